@@ -51,6 +51,11 @@ class Layouts:
         """Whether a table is relayed; any of the database for ""."""
         return database == self.database and (not table or self._is_named(table))
 
+    def is_relayed(self, database: str, table: str) -> bool:
+        """Whether it is wanted, and not left out for lack of a key."""
+        is_left_out = table in self._skipped and table not in self._last and table not in self._relayed
+        return self.wanted(database, table) and not is_left_out
+
     def _is_named(self, table: str) -> bool:
         return not self._named or table in self._named
 
@@ -61,10 +66,10 @@ class Layouts:
         return FollowedTables(self.database, self._is_named, config.rules, lambda: self.text, hides_values=hides_values)
 
     def emptied(self, said: Classified) -> list[str]:
-        """Return the wanted tables that a statement empties, even if it fills them again."""
+        """Return the relayed tables that a statement empties, even if it fills them again."""
         if said.kind is Kind.DROP_DATABASE:
             return self.known() if said.tables and said.tables[0][0] == self.database else []
-        return [table for database, table in said.emptied if self.wanted(database, table)]
+        return [table for database, table in said.emptied if self.is_relayed(database, table)]
 
     def defined(self, said: Classified) -> bool:
         """Whether a statement defines, changes or empties a wanted table."""
@@ -98,6 +103,12 @@ class Layouts:
     def remember(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> None:
         """Remember the tables that were relayed before: some may have been dropped since. See ``Opening``."""
         self._relayed = {name: (columns, hashed.get(name)) for name, columns in keys.items()}
+
+    def has_other_key(self, table: Table) -> bool:
+        """Whether changes of a table were relayed with another key: the plan refuses a page with rows of it."""
+        key, size = [(column.name, column.type) for column in table.schema.key], table.schema.hash_columns
+        before, hashed = self._relayed.setdefault(table.name, (key, size))
+        return [name for name, _ in before] != [name for name, _ in key] or hashed not in (None, size)
 
     def last(self, table: str) -> Table | None:
         """Return the last layout of a table, only its key if it was dropped, or None if it is not known."""

@@ -58,16 +58,9 @@ class LoggedStatements:
                 REMOVED_UNSEEN,
             )
         self._empty([*self.layouts.emptied(said), *gone], gtid)  # I1
-        for (database, old), (to, new) in said.renamed:
-            if self.layouts.wanted(to, new):
+        for (_, old), (database, new) in said.renamed:
+            if self.layouts.wanted(database, new):
                 log.warning(UNSEEN_ROWS, f"source {self.source}", new, old)
-            if self.layouts.wanted(database, old):
-                log.warning(
-                    "source %s: table %s was renamed to %s: its later changes are published under the new name",
-                    self.source,
-                    old,
-                    new,
-                )
 
     def _empty(self, names: Iterable[str], gtid: str) -> None:
         for name in names:

@@ -306,7 +306,9 @@ class MySQLSource(SqlSource):
         check_readable(server, self.config.database, self.config.tables or ())
 
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
-        return BinlogEvents(server, executed, self.layouts, self.layouts.wanted, raw=True)
+        return BinlogEvents(
+            server, executed, self.layouts, self.layouts.wanted, relayed=self.layouts.is_relayed, raw=True
+        )
 
     def _open_replicated(self, parents: Mapping[str, ShardCheckpoint]) -> OpenEvents:
         """Return what opens the binlog of a shard that a reshard has created."""

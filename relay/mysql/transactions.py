@@ -244,7 +244,8 @@ class ShardTransactions:
             return True
         # A page has one layout of a table, even if it was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
-        if has_one_of_each and self._takes_whole(scanned):
+        has_other_key = any(map(self.statements.layouts.has_other_key, tables))
+        if has_one_of_each and not has_other_key and self._takes_whole(scanned):
             compiled = [self._compiled(known.table, known.decoder) for known in scanned.tables]
             last = self._changes.whole(scanned, compiled, room)
         if last is None:
@@ -264,8 +265,9 @@ class ShardTransactions:
     def _rows(self, event: Rows | RawRows) -> bool:
         """Read rows; return whether all of them fit into the page."""
         table = event.table
-        known = self._tables.get(table.name)
-        if known is not None and known is not table and self.has_changes:
+        known, layouts = self._tables.get(table.name), self.statements.layouts
+        is_other = known is not table if known is not None else layouts.has_other_key(table)
+        if is_other and self.has_changes:  # I12: a page that is refused for its key has no changes before it
             return False
         self._use(table)
         if self.statements.emptied:

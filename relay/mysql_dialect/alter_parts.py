@@ -53,11 +53,21 @@ def takes_rows(first: Token, before: Token, token: Token, reader: StatementScann
         return before is first or not first.is_word(*_OF_COLUMNS)
     if first.is_word(*_OF_COLUMNS, "ORDER"):
         return False
-    if token.is_word("ENGINE", "UNION", "CONNECTION") or (token.is_word("TYPE") and reader.at("=")):
-        if reader.at("="):
-            reader.step()
-        return not (token.is_word("ENGINE", "TYPE") and reader.now.text.strip("'\"").upper() in _ENGINES)
+    if (elsewhere := has_rows_elsewhere(token, reader)) is not None:
+        return elsewhere
     return token is first and not (token.is_word(*_PARTS) or reader.at("="))  # I1: not known here
+
+
+def has_rows_elsewhere(token: Token, reader: StatementScanner) -> bool | None:
+    """Return whether an option says that the rows of its table are those of others, or none; None if it is another.
+
+    ``token``: its first word. It skips the ``=`` behind it.
+    """
+    if not (token.is_word("ENGINE", "UNION", "CONNECTION") or (token.is_word("TYPE") and reader.at("="))):
+        return None
+    if reader.at("="):
+        reader.step()
+    return not (token.is_word("ENGINE", "TYPE") and reader.now.text.strip("'\"").upper() in _ENGINES)
 
 
 def discards(token: Token, following: Token) -> bool:

@@ -81,6 +81,9 @@ class SkippedTables:
         self._warned_of: set[str] = set()
         self._lock = threading.Lock()
 
+    def __contains__(self, table: str) -> bool:
+        return table in self._warned_of
+
     def warn(self, table: str, columns: Sequence[Column]) -> None:
         """Warn, once for each table, that its changes are not relayed for lack of a key (I1)."""
         some = columns[0].name if columns else "id"

@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from relay.mysql_dialect.alter_parts import discards, part_of, takes_rows
+from relay.mysql_dialect.alter_parts import discards, has_rows_elsewhere, part_of, takes_rows
 from relay.mysql_dialect.charsets import lowered
-from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Token, tokens
+from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Token, is_sign, tokens
 
 Name = tuple[str, str]
 """Database and table. A name without a database gets the one in which the statement was executed."""
 
 
 UNSEEN_ROWS = (
-    "%s: table %s has the rows of %s now, and no change shows them: a copy keeps the rows from before. Unless they "
-    "are the same, as after an online schema change, take a snapshot of the table with `relay snapshot`"
+    "%s: table %s has the rows of %s now, and no change shows them: unless a copy has the same ones, as after an "
+    "online schema change, take a snapshot of the table with `relay snapshot`"
 )
 """The warning of a rename that gives a relayed table other rows: where, the new name and the old one."""
 
@@ -74,9 +74,21 @@ class Classified:
 
     @property
     def emptied(self) -> tuple[Name, ...]:
-        """The tables that it empties, even if it fills them again; not a dropped database's."""
-        empties = self.kind in (Kind.TRUNCATE, Kind.DROP) or self.replaces
-        return self.tables if empties and not self.temporary else ()
+        """The tables that it empties, even if it fills them again, or that it renames; not a dropped database's.
+
+        Not a table whose name another one takes in the same statement, as at the end of an online schema change.
+        """
+        if self.temporary:
+            return ()
+        if self.kind in (Kind.TRUNCATE, Kind.DROP) or self.replaces:
+            return self.tables
+        before: dict[Name, bool] = {}
+        after: dict[Name, bool] = {}
+        for old, new in self.renamed:
+            before.setdefault(old, True)
+            before.setdefault(new, False)
+            after |= {old: False, new: True}
+        return tuple(name for name, was_there in before.items() if was_there and not after[name])  # I1
 
 
 # Common words of statements that change rows. They are names only if they are quoted.
@@ -242,10 +254,10 @@ def _read(reader: StatementScanner) -> Classified | None:
         if reader.skip("START", "BEGIN"):
             return Classified(Kind.XA_START)
         return Classified(Kind.XA_END if reader.now.is_word("END") else Kind.OTHER)
-    if first.is_word("REPAIR"):
-        names = reader.all_names()
-        makes_anew = any(name.upper() == "USE_FRM" for _, name in names)  # I1: without the rows it cannot find
-        return Classified(Kind.CHANGE, names=names) if makes_anew else Classified(Kind.OTHER)
+    if first.is_word("REPAIR"):  # I1: without the rows that it cannot find, in an engine that has it
+        reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
+        names = tuple(reader.names()) if reader.skip("TABLE", "TABLES") else ()
+        return Classified(Kind.CHANGE, names, names=names) if names else _object(reader)
     if first.is_word("ANALYZE"):  # a table, or a statement, which it executes
         reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
         return Classified(Kind.OTHER) if reader.now.is_word("TABLE", "TABLES") else reader.unknown()
@@ -316,9 +328,8 @@ def _alter(reader: StatementScanner) -> Classified | None:
         before, token = token, reader.step()
         if depth == 0:
             first = part_of(first, token)
-        if token.text in ("(", ")") and not token.is_name:
-            depth += 1 if token.text == "(" else -1
-        elif depth == 0 and token.is_word("RENAME") and not reader.now.is_word("COLUMN", "INDEX", "KEY"):
+        depth += is_sign(token, "(") - is_sign(token, ")")
+        if depth == 0 and token.is_word("RENAME") and not reader.now.is_word("COLUMN", "INDEX", "KEY"):
             if not reader.skip("TO", "AS") and reader.at("="):
                 reader.step()
             new = reader.name()
@@ -353,11 +364,15 @@ def _create(reader: StatementScanner) -> Classified | None:
     table = reader.name()
     if table is None:
         return None
-    if reader.at("("):
+    depth = int(reader.at("("))
+    if depth:
         reader.step()
     copied = reader.name() if reader.skip("LIKE") else None
     while not temporary and reader.now is not END:
         token = reader.step()
+        depth += is_sign(token, "(") - is_sign(token, ")")
+        if depth == 0 and has_rows_elsewhere(token, reader):  # I1
+            return Classified(Kind.CHANGE, (table,), names=(table,))
         is_list = token.is_word("VALUES") and not reader.now.is_word("LESS", "IN")  # and not a partition's
         if is_list or token.is_word("SELECT", "TABLE"):  # I1: logged as rows, it is a CREATE without this
             return Classified(Kind.CHANGE, names=(table,))

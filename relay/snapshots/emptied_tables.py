@@ -1,7 +1,7 @@
 """The rule: a table that was emptied or renamed while it was read is read again.
 
 A row that was read before a TRUNCATE may be published after it. Where a copy had no such row, no tombstone says that it
-is gone (I7). The rows that a RENAME takes away or brings are in no change at all.
+is gone (I7). The rows that a RENAME brings are in no change at all.
 
 The checkpoint of a shard says which tables it has emptied recently, in the transaction of the change that does it. What
 was not there when the snapshot began has happened since.

@@ -280,6 +280,30 @@ def test_a_table_without_a_key_is_skipped_with_one_warning(
     assert [[column.name for column in schema.key] for schema in keyed.tables()] == [["a", "b"]]
 
 
+def test_what_is_done_to_a_table_without_a_key_stops_no_other_table_until_it_gets_a_key(
+    server: Any, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I12."""
+    server.execute(
+        f"CREATE TABLE {table}.bare (a INT, b INT) PARTITION BY RANGE (a) (PARTITION p VALUES LESS THAN (5), "
+        "PARTITION q VALUES LESS THAN (9), PARTITION r VALUES LESS THAN (20))"
+    )
+    source = source_of(table, server)
+    with closing(open_at(source, begin(source)["-"])) as reader:
+        server.execute(f"INSERT {table}.bare VALUES (1, 2), (7, 7)")
+        server.execute(f"ALTER TABLE {table}.bare DROP PARTITION p")
+        server.execute(f"RENAME TABLE {table}.bare TO {table}.other, {table}.other TO {table}.bare")
+        server.execute(f"DELETE FROM {table}.bare")
+        server.execute(f"ALTER TABLE {table}.bare ADD PRIMARY KEY (a)")
+        server.execute(f"INSERT {table}.bare VALUES (7, 7)")
+        changes, _ = read_to_head(reader)
+        assert [(each.operation.value, each.table) for each in changes] == [("INSERT", "bare")]
+        assert "cannot relay that table" not in caplog.text
+        server.execute(f"ALTER TABLE {table}.bare DROP PARTITION q")
+        with pytest.raises(RelayError, match=rf"rows of {table}\.bare without logging them"):
+            read_to_head(reader)
+
+
 def test_a_configured_key_replaces_a_missing_primary_key(server: Any, table: str) -> None:
     server.execute(f"CREATE TABLE {table}.bare (a INT, v INT)")
     source = source_of(table, server, key={"bare": ["a"]})

@@ -242,6 +242,38 @@ def test_an_alter_table_that_is_logged_in_two_phases_is_one_statement_where_it_e
     assert compare(third, found[0].token) is Order.NEWER
 
 
+def test_a_table_that_is_renamed_is_emptied_under_the_name_before_and_one_that_is_exchanged_is_not(
+    server: Any, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: rotated tables, and the end of an online schema change, whose rows are a copy."""
+    with session(server, unique) as execute, session(server, f"{unique}_other"):
+        for table in ("t", "u", "t_new"):
+            execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v INT)")
+        source = source_of(unique, server, tables=["t", "u"])
+        start = begin(source)["-"]
+        for table in ("t", "u", "t_new"):
+            execute(f"INSERT {table} VALUES (1, 1)")
+        execute("RENAME TABLE t TO t_old, t_new TO t")
+        execute("RENAME TABLE t TO t_2024")
+        execute("CREATE TABLE t LIKE t_2024")
+        execute("INSERT t VALUES (2, 2)")
+        execute(f"ALTER TABLE u ADD n INT, RENAME TO {unique}_other.u")
+        with closing(open_at(source, start)) as reader:
+            changes, pages = read_to_head(reader)
+        again = read(source, start)
+    emptied = ("TRUNCATE", None, None)
+    assert [(change.table, short_form) for change, short_form in zip(changes, shorter(changes), strict=True)] == [
+        ("t", ("INSERT", 1, 1)),
+        ("u", ("INSERT", 1, 1)),
+        ("t", emptied),
+        ("t", ("INSERT", 2, 2)),
+        ("u", emptied),
+    ]
+    assert [each for page in pages for each in page.schema_changes] == again
+    assert [each.kind for each in again] == ["RENAME", "RENAME", "CREATE", "ALTER"]
+    assert "table t has the rows of t_new now" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("statements", "tables"),
     [

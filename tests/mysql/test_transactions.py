@@ -110,6 +110,24 @@ def test_a_table_that_is_emptied_before_rows_of_an_older_layout_ends_its_page() 
         assert all(names in ([], columns["t"]) for _, names in operations)
 
 
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_rows_of_another_key_are_not_in_the_page_of_what_came_before_them(is_planned: bool) -> None:
+    """I12: the plan refuses the page, and with it the rows of other tables."""
+    shard = Shard()
+    if is_planned:
+        shard.layouts.remember({"t": [["id", "int"]]}, {})
+    columns = [Column(name, "int") for name in ("id", "a")]
+    u = shard.layouts("d", "u", columns, ["id"])
+    old, new = (shard.layouts("d", "t", columns, [key]) for key in ("id", "a"))
+    assert u is not None
+    assert old is not None
+    assert new is not None
+    shard.pages(*inserted(101, old if not is_planned else u))
+    pages = shard.pages(*inserted(102, u), *inserted(103, u), *inserted(104, new), *inserted(105, u))
+    assert [sorted(columns) for _, columns in pages] == [["u"], ["t", "u"]]
+    assert [len(operations) for operations, _ in pages] == [2, 2]
+
+
 @pytest.mark.parametrize("size", [10, STREAMED_PAGE + 1])
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_row_that_is_held_back_is_not_in_a_page_of_another_layout(size: int, first: int) -> None:

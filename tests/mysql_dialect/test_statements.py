@@ -58,6 +58,19 @@ from relay.mysql_dialect.statements import Classified, Kind, Name, classify
         ("CREATE OR REPLACE TABLE x.a (id int)", Kind.CREATE, ["x.a"]),
         ("CREATE TEMPORARY TABLE a (id int)", Kind.CREATE, ["shop.a"]),
         ("CREATE TABLE a (id int) PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (1))", Kind.CREATE, ["shop.a"]),
+        ("CREATE TABLE a (id int) ENGINE=MERGE UNION=(b, c)", Kind.CHANGE, ["shop.a"]),
+        ("CREATE OR REPLACE TABLE a (id int, KEY (id)) engine 'BLACKHOLE'", Kind.CHANGE, ["shop.a"]),
+        ("CREATE TABLE IF NOT EXISTS a (id int) COMMENT='x', CONNECTION='y'", Kind.CHANGE, ["shop.a"]),
+        ("CREATE TABLE a ENGINE=CONNECT TABLE_TYPE=CSV", Kind.CHANGE, ["shop.a"]),
+        ("CREATE TABLE a (`union` int, engine int, c int COMMENT 'ENGINE=BLACKHOLE')", Kind.CREATE, ["shop.a"]),
+        ("CREATE TABLE a (id int) COMMENT 'ENGINE=BLACKHOLE' ENGINE=InnoDB", Kind.CREATE, ["shop.a"]),
+        ("CREATE TABLE a (LIKE b)", Kind.CREATE, ["shop.a"]),
+        (
+            "CREATE TABLE a (id int) PARTITION BY HASH (id) (PARTITION p ENGINE = InnoDB, PARTITION q ENGINE = InnoDB)",
+            Kind.CREATE,
+            ["shop.a"],
+        ),
+        ("CREATE TEMPORARY TABLE a (id int) ENGINE=MERGE UNION=(b)", Kind.CREATE, ["shop.a"]),
         ("CREATE INDEX i ON orders (n)", Kind.OTHER, []),
         ("SAVEPOINT `a`", Kind.SAVEPOINT, []),
         ("ROLLBACK", Kind.ROLLBACK, []),
@@ -86,6 +99,9 @@ def test_a_statement_is_classified_with_its_tables(sql: str, kind: Kind, tables:
         "DROP EXTERNAL TABLE shop.orders",
         "RENAME EXTERNAL orders TO b",
         "REPAIR TABLE orders USE_FRM",
+        "REPAIR TABLE x.t, orders QUICK",
+        "REPAIR NO_WRITE_TO_BINLOG TABLES orders",
+        "REPAIR EXTERNAL orders",
         "ANALYZE DELETE FROM orders",
         "ANALYZE FORMAT=JSON UPDATE orders SET n = 1",
     ],
@@ -222,7 +238,7 @@ def test_a_statement_that_is_logged_for_what_its_functions_change_may_change_any
         "ANALYZE TABLE orders",
         "ANALYZE NO_WRITE_TO_BINLOG TABLE orders",
         "OPTIMIZE TABLE orders",
-        "REPAIR LOCAL TABLE orders",
+        "REPAIR VIEW orders FROM MYSQL",
         "CHECK TABLE orders",
         "FLUSH TABLES orders",
         "REVOKE ALL ON orders FROM a",
@@ -272,6 +288,28 @@ def test_a_number_is_not_a_table() -> None:
 )
 def test_a_rename_has_the_old_and_new_names(sql: str, renamed: list[tuple[str, str]]) -> None:
     assert [(".".join(old), ".".join(new)) for old, new in classify(sql, "shop").renamed] == renamed
+
+
+@pytest.mark.parametrize(
+    ("sql", "emptied"),
+    [
+        ("TRUNCATE a", ["shop.a"]),
+        ("DROP TABLE a, x.b", ["shop.a", "x.b"]),
+        ("CREATE OR REPLACE TABLE a (id INT)", ["shop.a"]),
+        ("RENAME TABLE a TO b, x.c TO y.d", ["shop.a", "x.c"]),
+        ("ALTER TABLE a ADD n INT, RENAME TO y.a", ["shop.a"]),
+        ("RENAME TABLE a TO old, new TO a", ["shop.new"]),
+        ("RENAME TABLE a TO old, x.new TO shop.a", ["x.new"]),
+        ("RENAME TABLE a TO tmp, b TO a, tmp TO b", []),
+        ("RENAME TABLE a TO b, b TO c, new TO a, a TO d", ["shop.a", "shop.new"]),
+        ("RENAME TABLE a TO a", []),
+        ("ALTER TABLE a RENAME a", []),
+        ("ALTER TABLE a ADD n INT", []),
+    ],
+)
+def test_a_table_is_emptied_that_is_not_there_under_its_name_after_a_statement(sql: str, emptied: list[str]) -> None:
+    """I1."""
+    assert [".".join(name) for name in classify(sql, "shop").emptied] == emptied
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,21 @@ class KnownTable(NamedTuple):
 class KnownTables:
     """The tables by the bodies of their TABLE_MAPs, ``by_map``, without ids and flags; None for unrelayed ones.
 
-    ``scanner`` is told about them, too.
+    ``scanner`` is told about them, too. ``relayed``: the wanted ones, without those that have no layout.
     """
 
     def __init__(
-        self, layout: Layout | None, wanted: Wanted | None, scanner: BinlogScanner | None, *, is_mariadb: bool
+        self,
+        layout: Layout | None,
+        wanted: Wanted | None,
+        relayed: Wanted | None,
+        scanner: BinlogScanner | None,
+        *,
+        is_mariadb: bool,
     ) -> None:
         self.layout = layout
         self.wanted = wanted or (lambda _database, _table: layout is not None)
+        self.relayed = relayed or self.wanted
         self.by_map: dict[bytes, KnownTable | None] = {}
         self._scanner = scanner
         self._is_mariadb = is_mariadb

@@ -35,20 +35,20 @@ def rolled_back(place: events.BinlogPlace, table: str) -> NotCarried:
     )
 
 
-def touched(database: str, said: Classified, wanted: Wanted) -> str | None:
+def touched(database: str, said: Classified, relayed: Wanted) -> str | None:
     """Return a relayed table that a statement in ``database`` may change without logging rows, or None."""
     if said.calls:  # I1: nothing says which tables the function changes
         schemas = (database, *(schema for schema, _ in said.names))
-        return next((f"tables of {schema}" for schema in schemas if wanted(schema, "")), None)
-    return next((f"{schema}.{table}" for schema, table in said.names if wanted(schema or database, table)), None)
+        return next((f"tables of {schema}" for schema in schemas if relayed(schema, "")), None)
+    return next((f"{schema}.{table}" for schema, table in said.names if relayed(schema or database, table)), None)
 
 
 def statement(place: events.BinlogPlace, sql: str, said: Classified, table: str) -> NotCarried:
     """Return the error for a statement ``sql`` that changes rows of ``table`` without logging them."""
-    if said.tables:  # an ALTER TABLE, of partitions
+    if said.tables:  # such as an ALTER TABLE of partitions
         return NotCarried(
-            f"{place}: a statement removes or replaces rows of {table} without logging them: {shown(sql)!r}. Start "
-            "after this position if consumers may keep those rows. DELETE logs the rows that it removes"
+            f"{place}: a statement adds, removes or replaces rows of {table} without logging them: {shown(sql)!r}. "
+            "Start after this position if consumers may keep those rows. DELETE logs the rows that it removes"
         )
     return NotCarried(
         f"{place}: a change that may be to {table} is logged as a statement, not as rows: {shown(sql)!r}. Run "

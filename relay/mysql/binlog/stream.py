@@ -89,10 +89,12 @@ class BinlogEvents:
         layout: Layout | None,
         wanted: Wanted | None = None,
         *,
+        relayed: Wanted | None = None,
         raw: bool = False,
     ) -> None:
         """Without ``layout``: no rows. ``raw``: `RawRows` and `RawTransactions` instead of rows, where they will do.
 
+        ``relayed``: the tables of which statements are refused that change rows without logging them.
         Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour.
         """
         self._executed = executed = Executed(start, server.flavour)
@@ -106,7 +108,7 @@ class BinlogEvents:
         core = native.core() if raw and layout is not None else None
         # Finds whole transactions of known tables, or None without the compiled core.
         self._scanner = None if core is None else core.BinlogScanner()
-        self._tables = KnownTables(layout, wanted, self._scanner, is_mariadb=server.is_mariadb)
+        self._tables = KnownTables(layout, wanted, relayed, self._scanner, is_mariadb=server.is_mariadb)
         self._open = _OpenTransaction()
         self._committed = executed.position
         # A compressed transaction that was not returned to its end, and the events after it.
@@ -335,8 +337,7 @@ class BinlogEvents:
             self._commit(out)
 
     def _refuse(self, sql: str, database: str, said: Classified) -> None:
-        wanted = self._tables.wanted
-        if (touched := refusals.touched(database, said, wanted)) is not None:
+        if (touched := refusals.touched(database, said, self._tables.relayed)) is not None:
             raise refusals.statement(self._place, sql, said, touched)
         if said.tables or self._has_warned or self._tables.layout is None:
             return  # an ALTER TABLE runs no triggers
