@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ TABLES = ("customer", "returned", "other")
 SCHEMA = [f"create table {table} (id bigint primary key, v int)" for table in TABLES]
 
 
-def seen(pages: list[Page]) -> list[tuple[str, str, int | None]]:
+def seen(pages: list[Page]) -> list[tuple[str, str, Any]]:
     return [
         (change.operation.value, change.table, change.key and change.key["id"])
         for page in pages
