@@ -22,8 +22,11 @@ READ_TIMEOUT = 30.0  # seconds
 _CLEAR = ("mysql_clear_password", "dialog")
 _NO_PLUGIN = 2059
 
-_SESSION = f"SET SESSION sql_select_limit = {2**64 - 1} /*M!, system_versioning_asof = DEFAULT */"
-"""Lets a SELECT return all present rows, whatever the server's own settings are.
+_SESSION = (
+    f"SET SESSION sql_select_limit = {2**64 - 1}, wait_timeout = 28800, net_write_timeout = 3600"
+    " /*M!, system_versioning_asof = DEFAULT */"
+)
+"""Lets a SELECT return all present rows, and the connection last, whatever the server's own settings are.
 
 It leaves other settings, such as `sql_mode`, to the users of the connection.
 """

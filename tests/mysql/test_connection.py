@@ -208,6 +208,16 @@ def test_caching_sha2_password_of_mysql_works_with_and_without_tls_and_with_a_co
 
 
 @pytest.mark.services
+def test_a_connection_lasts_although_the_server_closes_those_that_are_quiet(own: Any) -> None:
+    """I10: it would be lost between any two questions, and a slow reader's after each pause."""
+    own.execute("SET GLOBAL wait_timeout = 1")
+    own.execute("SET GLOBAL net_write_timeout = 1")
+    with connected(own) as server:
+        time.sleep(2.5)
+        assert server.execute("SELECT @@wait_timeout, @@net_write_timeout") == ((28800, 3600),)
+
+
+@pytest.mark.services
 def test_present_rows_are_read_although_mariadb_shows_those_of_another_time(unique: str) -> None:
     """I1"""
     with MariaDB() as server, session(server, unique) as execute:
