@@ -334,14 +334,19 @@ def _awaits_its_own(server: ServerConnection, needed: GtidSet) -> bool:
 
 
 def _executed(server: ServerConnection, needed: GtidSet) -> GtidSet:
-    """Return what a server has executed, for MariaDB with domains that are in its data but not in its binlog.
+    """Return what a server has executed, for MariaDB with domains that are not in the state of its binlog.
 
-    Such a domain was idle since the server was copied from another one, and MariaDB lets a reader continue after it.
+    Such a domain was idle since the server was copied from another one, and is in its data; or it was deleted, and is
+    in its oldest binlog: the server deletes none of which it has later transactions. It lets a reader continue there.
     """
     executed = server.executed()
     if not server.is_mariadb or not isinstance(needed, MariaDBSet) or executed.contains(needed):
         return executed
     known = {gtid.domain for gtid in split_mariadb(str(executed))}
     replicated = split_mariadb(str(server.gtid_set("@@global.gtid_slave_pos")))
-    more = [str(gtid) for gtid in replicated if gtid.domain not in known]
-    return executed | parse("MariaDB/" + ",".join(more)) if more else executed
+    more = {gtid.domain: gtid for gtid in replicated if gtid.domain not in known}
+    read = {gtid.domain: gtid for gtid in split_mariadb(str(needed)) if gtid.domain not in known | more.keys()}
+    if read:
+        # I9: only if all was read that it had of the domain before its oldest binlog, since it has none after that.
+        more |= {gtid.domain: gtid for gtid in split_mariadb(str(purged(server))) if read.get(gtid.domain) == gtid}
+    return executed | parse("MariaDB/" + ",".join(map(str, more.values()))) if more else executed

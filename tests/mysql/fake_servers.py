@@ -66,6 +66,9 @@ class FakeServer(ServerConnection):
     def refresh(self) -> None:
         """Its settings stay."""
 
+    def sets(self, **settings: str) -> None:
+        self.settings = {**self.settings, **settings}
+
     def close(self) -> None:
         """There is no connection."""
 
@@ -103,8 +106,8 @@ class FakeMariaDB(FakeServer):
         self.state, self.made_with = state, made_with
         self.sets(log_slave_updates="OFF", read_only="OFF", gtid_domain_id="0")
 
-    def sets(self, **settings: str) -> None:
-        self.settings = {**self.settings, **settings}
+    def binlogs(self) -> list[str]:
+        raise Unavailable("it has no binlogs")
 
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
         if (of_tables := _answer(statement)) is not None:

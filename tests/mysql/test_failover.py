@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import closing
 from itertools import pairwise
 from typing import Any
 
@@ -341,3 +342,37 @@ def test_binlogs_that_are_reset_while_they_are_read_are_a_gap(primary: Any, monk
     changes, _ = read_to_head(reader, passing=True)
     assert short(changes) == [("INSERT", 11, "a")]
     reader.close()
+
+
+@pytest.mark.parametrize("kind", [MariaDB], indirect=True)
+def test_a_domain_that_was_read_and_deleted_is_not_a_loss_and_one_that_was_not_read_is(primary: Any) -> None:
+    """I9: also for a reader that connects again. The server deletes a domain that only binlogs before the oldest had."""
+    source = source_of(DATABASE, primary)
+    start = begin(source)["-"]
+
+    def write(*keys: int) -> None:
+        with closing(primary.connect(autocommit=True)) as connection, connection.cursor() as cursor:
+            cursor.execute("SET gtid_domain_id = 9")
+            for key in keys:
+                cursor.execute(f"INSERT {DATABASE}.t VALUES ({key}, 'a')")
+
+    write(1, 2)
+    with closing(open_at(source, start)) as reader:
+        changes, pages = read_to_head(reader)
+        assert len(changes) == 2
+        early = pages[-1].position or {}
+    write(3)
+    with closing(open_at(source, early)) as reader:
+        changes, pages = read_to_head(reader)
+        assert len(changes) == 1
+    late = pages[-1].position or {}
+    purge_binlogs(primary)
+    primary.execute("FLUSH BINARY LOGS DELETE_DOMAIN_ID = (9)")
+    assert "9-" not in primary.gtid
+    put(primary, 4)
+    with closing(open_at(source, late)) as reader:
+        changes, pages = read_to_head(reader, passing=True)
+        assert [page.gap for page in pages if page.gap] == []
+        assert short(changes) == [("INSERT", 4, "a")]
+    with closing(open_at(source, early)) as reader:
+        assert wait_until(lambda: page.gap if isinstance(page := reader.read(), Page) else None) is not None
