@@ -35,7 +35,11 @@ LEAVE_NOTHING_OUT = {
 }
 """Settings of a replica, and the only values of each that let it apply all that it gets, as it is."""
 
+FILTERS = ("Do_DB", "Ignore_DB", "Do_Table", "Ignore_Table", "Wild_Do_Table", "Wild_Ignore_Table", "Rewrite_DB")
+"""The filters of a replica, as its status has them after ``Replicate_``."""
+
 _VARIABLES = (
+    *(f"replicate_{name}".lower() for name in FILTERS),
     "log_bin",
     "binlog_error_action",
     "binlog_format",

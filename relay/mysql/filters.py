@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from relay.mysql.connection import LEAVE_NOTHING_OUT, ServerConnection
+from relay.mysql.connection import FILTERS, LEAVE_NOTHING_OUT, ServerConnection
 from relay.mysql.errors import Denied
 from relay.mysql_dialect.charsets import lowered
 
@@ -33,6 +33,11 @@ class Filters:
         start = f"{prefix}_"
         named = {name.removeprefix(start): text for name, text in status.items() if name.startswith(start)}
         return cls({name: str(text) for name, text in named.items() if text}, "Rewrite_DB" in named)
+
+    @classmethod
+    def of_settings(cls, settings: Mapping[str, str]) -> Filters:
+        """Read them from the settings of a MariaDB, which it keeps when it replicates no longer."""
+        return cls({name: text for name in FILTERS if (text := settings.get(f"replicate_{name.lower()}", ""))})
 
     def as_stored(self) -> Filters:
         """Return them for a server that keeps names in lower case."""

@@ -25,7 +25,7 @@ class Role:
     in_group: bool = False
     """It is a member of MySQL's group replication, where the others still send what one lacks, even the primary."""
     filters: tuple[Filters, ...] = ()
-    """What each of its replications leaves out."""
+    """What each of its replications leaves out; of a MariaDB that replicates no longer, what its settings left out."""
 
     @property
     def is_unknown(self) -> bool:
@@ -66,8 +66,12 @@ def role_of(server: ServerConnection) -> Role:
     is_replica = bool(statuses) or (in_group and server.read_only)
     unreplicated = math.inf if server.read_only and not is_replica else 0.0
     lag = max((_lag(status) for status in statuses), default=unreplicated)
-    filters = tuple(Filters.of(status, "Replicate") for status in statuses)
-    return Role(is_replica, server.read_only, lag, domains, in_group, filters)
+    filters = [Filters.of(status, "Replicate") for status in statuses]
+    if in_group:  # I1: it applies what the others send, with none of the filters that a status shows
+        filters.append(Filters({}))
+    if not filters and (left := Filters.of_settings(server.settings)).texts:
+        filters.append(left)  # I1: what it replicated before is left out of its binlog all the same
+    return Role(is_replica, server.read_only, lag, domains, in_group, tuple(filters))
 
 
 def _lag(status: Mapping[str, object]) -> float:

@@ -11,9 +11,11 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.mysql.filters import Filters, require_unfiltered, warn_of_filters
+from relay.mysql.roles import role_of
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
-from tests.mysql.fake_servers import FakeServer
+from tests.mysql.fake_servers import A, FakeServer
+from tests.mysql.group import Group
 from tests.mysql.mariadb_10 import MariaDB10
 from tests.mysql.orders import DATABASE
 from tests.mysql.segments import head, segment_of
@@ -152,6 +154,50 @@ def test_a_replica_whose_settings_may_skip_or_change_rows_is_not_read() -> None:
         server.settings = before
     server.settings = {**server.settings, "slave_type_conversions": "ALL_NON_LOSSY", "replica_type_conversions": ""}
     require_unfiltered(server, replications, "shop")
+
+
+@pytest.mark.parametrize("read_only", ["ON", "OFF"])
+def test_a_member_of_a_group_whose_settings_may_skip_rows_is_not_read(read_only: str) -> None:
+    """I1: SHOW REPLICA STATUS does not show what it applies; a primary has applied as a secondary, too."""
+    member = FakeBefore82("one", "")
+    member.sets(group_replication_group_name=A, read_only=read_only, replica_exec_mode="STRICT")
+    require_unfiltered(member, role_of(member).filters, "shop")
+    member.sets(replica_exec_mode="IDEMPOTENT")
+    with pytest.raises(Unavailable, match="its replica_exec_mode is IDEMPOTENT, not STRICT"):
+        require_unfiltered(member, role_of(member).filters, "shop")
+
+
+@pytest.mark.services
+def test_a_secondary_of_a_group_that_skips_what_it_cannot_apply_is_left() -> None:
+    """I1"""
+    with Group(2) as group:
+        group.primary.execute(f"CREATE DATABASE {DATABASE}")
+        (secondary,) = (each for each in group.members if each is not group.primary)
+        wait_until(lambda: secondary.execute(f"SHOW DATABASES LIKE '{DATABASE}'") or None)
+        source_of(DATABASE, secondary)
+        secondary.execute("SET GLOBAL replica_exec_mode = IDEMPOTENT")
+        with pytest.raises(Unavailable, match="its replica_exec_mode is IDEMPOTENT, not STRICT"):
+            source_of(DATABASE, secondary)
+
+
+@pytest.mark.services
+def test_a_mariadb_that_left_out_changes_before_it_stopped_to_replicate_is_not_read(primary: Any, kind: Any) -> None:
+    """I1: its status has no filters then, and its binlog lacks the changes all the same. MySQL forgets them."""
+    if kind is not MariaDB:
+        pytest.skip("MySQL keeps none as variables")
+    with MariaDB() as replica:
+        replica.replicate_from(primary)
+        replica.stop_replication()
+        replica.execute(IGNORE[MariaDB])
+        replica.start_replication()
+        replica.wait_for(primary.gtid)
+        replica.stop_replication()
+        replica.execute("RESET SLAVE ALL")
+        for read_only in ("ON", "OFF"):  # a standby, and a new primary beside the old one
+            replica.execute(f"SET GLOBAL read_only = {read_only}")
+            unreadable = source_of(DATABASE, primary, replica).unreadable()
+            assert f"its Replicate_Ignore_Table is {DATABASE}.t" in unreadable[replica.address]
+        source_of(DATABASE, replica)  # alone and writable, it may be where the database is written
 
 
 @pytest.mark.services
