@@ -216,6 +216,10 @@ class Source(Protocol):
     """Whether the streams of parents announce their children, instead of a listing: see ``relay.stream.journals``."""
 
     @property
+    def left_out(self) -> Mapping[str, str]:
+        """The tables that the config does not name and that cannot be relayed, each with the reason. Never changed."""
+
+    @property
     def clock(self) -> Callable[[], float]:
         """Returns seconds since the epoch by the database's clock, which dates changes: its servers are that far."""
 

@@ -37,6 +37,7 @@ class ScriptedSource:
     start = "trim_horizon"
     on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
     has_journals = False
+    left_out: Mapping[str, str] = {}
 
     def __init__(self, name: str, shards: int = 1, *, ends: bool = False) -> None:
         self.name = name

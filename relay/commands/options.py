@@ -92,8 +92,16 @@ def with_tables(config: Config, *, every_table: bool = True) -> Config:
     if config.names_tables:
         return config
     from relay.engine.kinds import kind_of
+    from relay.operations.status import relayed_tables
 
-    return config.with_tables(lambda entry: kind_of(entry).find_tables(entry), only_split=not every_table)
+    def found() -> Config:
+        return config.with_tables(lambda entry: kind_of(entry).find_tables(entry), only_split=not every_table)
+
+    with_all = found()
+    if not config.claims.is_contested:
+        return with_all
+    config.claim(relayed_tables(config))  # the topic belongs to the table that was there first
+    return found()
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from relay.config.sinks import CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.template import Template
+from relay.config.topic_claims import Place, TopicClaims, topic_key
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
@@ -64,6 +65,7 @@ class Config(ConfigModel):
     sources: list[SourceConfig] = Field(min_length=1)
     # For each source, the index of its entry in the file.
     _entries: list[int] = PrivateAttr(default_factory=list)
+    _claims: TopicClaims = PrivateAttr()
 
     cache: CacheConfig | None = None
     """The cache that `relay consume cache` keeps honest."""
@@ -100,7 +102,21 @@ class Config(ConfigModel):
         object.__setattr__(self, "sources", [source for sources in split for source in sources])
         problems = [*self._source_problems(), *self._topic_problems(), *self._cache_problems(), *self._place_problems()]
         refuse(problems)
+        self._claims = TopicClaims(self.topic, tuple(self.own_topics.values()))
+        for source in self.sources:
+            source.share(self._claims)
+        self.claim(())
         return self
+
+    @property
+    def claims(self) -> TopicClaims:
+        """Whose each topic is, which the sources know, too."""
+        return self._claims
+
+    def claim(self, relayed: Iterable[Place]) -> None:
+        """Give topics to the tables that the sources name, to those that were ``relayed`` before, and then to others."""
+        named = ((source.name, table) for source in self.sources for table in source.table_names)
+        self._claims.begin(dict.fromkeys([*named, *relayed]))
 
     def entry_of(self, number: int) -> int:
         """Return the number of the entry of the file that the source ``number`` comes from. Both count from 0."""
@@ -166,7 +182,7 @@ class Config(ConfigModel):
             return
         # Kafka itself refuses two topics that differ only in dots and underscores.
         own = self.own_topics.values()
-        taken = {topic.replace(".", "_"): topic for topic in own}
+        taken = {topic_key(topic): topic for topic in own}
         key = "topics" if "topics" in self.model_fields_set else "name"
         long = [("name", topic) for topic in own if len(topic) > _TOPIC_LENGTH]
         # Those of tables are cut, so they say nothing that the relay's own do not.
@@ -174,7 +190,7 @@ class Config(ConfigModel):
             yield ((place,), f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows")
         for table in tables:
             topic = self.topic(table)
-            other = taken.setdefault(topic.replace(".", "_"), topic)
+            other = taken.setdefault(topic_key(topic), topic)
             if not is_topic(topic):
                 yield ("topics",), f"Kafka does not allow the topic name {topic!r}"
             elif other != topic or topic in own:

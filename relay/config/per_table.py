@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from relay.config.conditions import Conditions, Where
 from relay.config.errors import invalid
 from relay.config.fields import ConfigModel, Keys, Name, start_time
 from relay.config.protection import ColumnRules, Protect
+from relay.config.topic_claims import TopicClaims
 from relay.config.yaml_file import Location
 
 
@@ -57,6 +58,16 @@ class PerTableConfig(ConfigModel):
     where: Where = Field(default_factory=dict)
     """By table, the values in columns of the key that its published rows have: `{customer: {region: eu}}`. Default: all
     rows are published."""
+
+    # Whose each topic of the config is; None for an entry on its own.
+    _claims: TopicClaims | None = PrivateAttr(None)
+
+    def share(self, claims: TopicClaims) -> None:
+        self._claims = claims
+
+    def without_topic(self, table: str) -> str:
+        """Take the topic of ``table``, or return why it cannot have it; "" if it can."""
+        return self._claims.refusal(self.name, table) if self._claims is not None else ""
 
     @model_validator(mode="after")
     def _tombstones_have_keys_of_items(self) -> Self:

@@ -49,6 +49,7 @@ class DynamoDBSource:
     """Reads the stream of one table. Call ``connect`` first."""
 
     has_journals = False
+    left_out: Mapping[str, str] = {}
 
     def __init__(self, config: DynamoDBConfig) -> None:
         self.config = config

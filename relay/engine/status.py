@@ -51,6 +51,7 @@ def take(
                 ),
                 has_snapshots=source.snapshots is not None,
                 repaired=frozenset(repaired_by(source.committed.control)),
+                left_out=source.source.left_out,
             )
             for source in sources
         ),

@@ -97,21 +97,15 @@ def open_topic_writers(
     dead_letters = config.internal("dead_letters")
     letters = DeadLetterWriter(dead_letters, limits.records[dead_letters])
     records = dict(limits.records)
-    # Whose each topic is, by its name as Kafka compares it: source and table; empty for the relay's own.
-    owners: dict[str, tuple[str, ...]] = {_compared(topic): () for topic in config.own_topics.values()}
 
     def claim(source: str, table: str) -> str:
-        """Return the topic of a table. Raises ``ConfigError`` if it is another table's."""
-        topic, place = config.topic(table), (source, table)
-        # I8: the config was checked with the tables that were there at the start. In one step, for several threads.
-        if (owner := owners.setdefault(_compared(topic), place)) != place:
-            of = f"that of table {owner[1]} of source {owner[0]}" if owner else "one of the relay's own"
+        """Return the topic of a table. Raises ``ConfigError`` if two workers have found one topic for two tables."""
+        if refusal := config.claims.refusal(source, table):  # I8: the sources have left out all that they could know of
             raise ConfigError(
-                f"source {source}: the table {table}, which has appeared since the start, would be published to topic "
-                f"{topic!r}, which is {of}. Nothing was skipped: name the tables to read in `tables`, without this "
-                "one, and start again"
+                f"source {source}: the table {table} has appeared at the same time as another: {refusal}. Nothing was "
+                "skipped: name the tables to read in `tables`, without this one, and start again"
             )
-        return topic
+        return config.topic(table)
 
     def make(table: TableSchema) -> TopicWriter:
         entry = entries[table.source]
@@ -137,8 +131,3 @@ def open_topic_writers(
     writers.add(call_all("schemas", [partial(make, table) for table in tables]))
     writers.use(tables)
     return writers
-
-
-def _compared(topic: str) -> str:
-    """Return what two topics must not have in common: Kafka takes dots and underscores for the same."""
-    return topic.replace(".", "_")

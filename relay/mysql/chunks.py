@@ -94,7 +94,10 @@ class TableDescription:
     def definition(self, table: str) -> Definition:
         """Return its columns and key as the binlog has them. Raises ValueError for a type that cannot be carried."""
         columns = [(table, name, kind) for name, kind, *_ in self.columns]
-        return definitions(columns, [(table, name) for name in self.primary])[table]
+        found = definitions(columns, [(table, name) for name in self.primary])[table]
+        if found.problem:
+            raise ValueError(f"the table {found.problem}")
+        return found
 
 
 class KeyMissing(RelayError):

@@ -9,15 +9,14 @@ from relay.config import MySQLConfig
 from relay.errors import Unavailable
 from relay.mysql.source import MySQLSource
 from relay.mysql.table_rows import MySQLTableRows
-from relay.mysql_dialect.sources import check_tables
+from relay.mysql_dialect.sources import check_tables, find_tables
 from relay.source import CheckedSource, Finding, SourceKind
 
 
 def _find_tables(entry: MySQLConfig) -> list[str]:
     with closing(MySQLSource(entry)) as source:
         source.layouts.skipped.is_quiet = True
-        source.connect()
-        return [table.table for table in source.tables()]
+        return find_tables(source)
 
 
 def _check(entry: MySQLConfig) -> CheckedSource:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from relay.config import MySQLConfig
-from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
 from relay.mysql.versioned import check_versioned
 from relay.mysql_dialect.altered import Shape
+from relay.mysql_dialect.catalog import SEQUENCE, unfit
 from relay.mysql_dialect.definitions import ask, text_by_default
 from relay.mysql_dialect.followed_tables import FollowedTables, TablesNow
 from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_first, check_followed
 from relay.mysql_dialect.statements import Classified, Kind
-from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys
+from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys, require_topic
 from relay.records import StreamId
 from relay.table import Column, TableSchema
 
@@ -33,14 +33,16 @@ class Layouts:
         self.stream = StreamId(config.name, config.database)
         self._config = config
         self._named = frozenset(config.tables or ())
-        self._made = LayoutCache(self._lay_out)
+        self.skipped = SkippedTables(config.name, config.database, config.tables)
+        self._made = LayoutCache(self._lay_out, self.skipped)
         # The last layout of each table. The readers' threads replace single entries; others copy before they iterate.
         self._last: dict[str, Table] = {}
         # The same without the ones that ``information_schema`` has now, which may be before or after the rows to come.
         self._followed: dict[str, Table] = {}
+        # The tables whose rows are left out, until they are altered. Replaced, never changed: any thread may read it.
+        self.unfit: frozenset[str] = frozenset()
         # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
         self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
-        self.skipped = SkippedTables(config.name, config.database)
         # The foreign keys that were warned of, by their tables.
         self._warned_of: set[tuple[str, str]] = set()
         # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
@@ -52,9 +54,8 @@ class Layouts:
         return database == self.database and (not table or self._is_named(table))
 
     def is_relayed(self, database: str, table: str) -> bool:
-        """Whether it is wanted, and not left out for lack of a key."""
-        is_left_out = table in self._skipped and table not in self._last and table not in self._relayed
-        return self.wanted(database, table) and not is_left_out
+        """Whether it is wanted, and not left out."""
+        return self.wanted(database, table) and table not in self.skipped.reasons
 
     def _is_named(self, table: str) -> bool:
         return not self._named or table in self._named
@@ -84,14 +85,14 @@ class Layouts:
         return [table for database, table in said.about if table and self.wanted(database, table)]
 
     def __call__(self, database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
-        """Return the layout of a table, or None if it is not wanted, or has no key and is not named in the config.
+        """Return the layout of a table, or None if it is not wanted, or left out because it cannot be relayed.
 
-        Raises ``RelayError`` for a table without a key that is named in the config.
+        Raises ``RelayError`` for one that is to be relayed and cannot.
         """
-        if not self.wanted(database, table):
+        if not self.wanted(database, table) or tuple(column.name for column in columns) == SEQUENCE:
             return None
         made = self._made(table, columns, primary)
-        if made is not None:
+        if made is not None and table not in self.unfit:
             before = self._followed.get(table)
             if before is not None and before is not made:
                 check_followed(before.schema, made.schema)
@@ -100,9 +101,14 @@ class Layouts:
             self._followed[table] = self._last[table] = made
         return made
 
+    def spares(self, database: str, table: str, why: str) -> bool:
+        return database == self.database and self.skipped.skip(table, why)
+
     def remember(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> None:
         """Remember the tables that were relayed before: some may have been dropped since. See ``Opening``."""
         self._relayed = {name: (columns, hashed.get(name)) for name, columns in keys.items()}
+        self.skipped.keep(keys)
+        self.unfit = self.unfit.difference(keys)
 
     def has_other_key(self, table: Table) -> bool:
         """Whether changes of a table were relayed with another key: the plan refuses a page with rows of it."""
@@ -125,41 +131,36 @@ class Layouts:
 
     def now(self, server: ServerConnection) -> TablesNow:
         """Return the wanted tables as the server has them. Raises ``Unavailable``."""
-        try:
-            found = ask(server.execute, self.database, self._named or None)
-        except ValueError:  # a column of some table cannot be carried, which only matters where it is relayed
-            found = {}
-        shapes = {name: Shape(tuple(each.columns), tuple(each.primary)) for name, each in found.items()}
+        found = ask(server.execute, self.database, self._named or None).items()
+        shapes = {name: Shape(tuple(each.columns), tuple(each.primary)) for name, each in found if not each.problem}
         executed = server.executed()
         return TablesNow(shapes, executed, server.now())  # I8: not by the clock of a server that is behind
 
     def describe(self, server: ServerConnection) -> list[TableSchema]:
         """Return the schemas of the wanted tables that the server has now.
 
-        Raises ``Unavailable``, ``RelayError`` for tables of the config that cannot be relayed.
+        Raises ``Unavailable``, `Unfit` for tables of the config that cannot be relayed.
         """
-        try:
-            found = ask(server.execute, self.database, self._named or None)
-        except ValueError as error:
-            raise RelayError(f"source {self.source}: {server.account.address}: {error}") from error
+        found = ask(server.execute, self.database, self._named or None)
         self.text = text_by_default(server.execute, self.database)
-        self.check(server, found)
-        schemas = []
-        for name, each in found.items():
-            if (table := self._made(name, each.columns, each.primary)) is not None:
-                self._last.setdefault(name, table)  # a layout from the binlog fits the rows that come next
-                schemas.append(table.schema)
-        return schemas
+        self.check(server, {*found, *self._named})
+        tables = self._made.of_tables({name: each for name, each in found.items() if name not in self.unfit})
+        for name, table in tables.items():
+            self._last.setdefault(name, table)  # a layout from the binlog fits the rows that come next
+        return [table.schema for table in tables.values()]
 
     def check(self, server: ServerConnection, tables: Collection[str]) -> None:
         """Look in the server's ``tables`` for what no layout shows. Raises ``Unavailable``, ``RelayError``."""
         warn_of_cascades(self.source, server, self.database, tables, self._warned_of)
-        check_versioned(self.source, server, self.database, tables, self._named, self._config.key_columns)
+        objects = unfit(server.execute, self.database, *(tables if len(tables) == 1 else ()))
+        found = {name: why for name, why in objects.items() if name in tables}
+        found |= check_versioned(self.source, server, self.database, tables, self._config.key_columns)
+        self.skipped.skip_all(found)
+        self.unfit = self.unfit.difference(tables).union(found)
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
-        key = self._config.key_columns(table)
-        if not primary and not key and table not in self._named:
-            self.skipped.warn(table, columns)
-            return None
-        rules, where = self._config.rules(table), self._config.conditions(table)
-        return lay_out(self.source, table, columns, primary, key=key, rules=rules, where=where)
+        config = self._config
+        key, rules, where = config.key_columns(table), config.rules(table), config.conditions(table)
+        found = lay_out(self.source, table, columns, primary, key=key, rules=rules, where=where)
+        require_topic(config, table)
+        return found

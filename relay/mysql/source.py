@@ -32,9 +32,10 @@ from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
+from relay.mysql_dialect.catalog import explained
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.sources import SqlSource, floor_of
-from relay.mysql_dialect.tables import Table, missing_tables
+from relay.mysql_dialect.tables import Table, Unfit, missing_tables
 from relay.process.slow_call import call_all
 from relay.records import Shard, ShardCheckpoint, StreamId
 from relay.source import Opening, ShardReader, StartingPoints
@@ -104,9 +105,10 @@ class MySQLSource(SqlSource):
             try:
                 with closing(self._first_server(shard, verified=True)) as server:
                     if not described:
-                        self._tables = {table.table: table for table in self.layouts.describe(server)}
+                        self._tables = self._described(server)
                         described = True
                         for table in missing_tables(self.config.named_tables, self.tables()):
+                            self._absent[table] = explained(server.execute, self.config.database, table)
                             log.warning("source %s: %s has no table %s", self.name, server.account.address, table)
                         if label is None:  # later the plan decides what is read, and a column may be gone
                             check_protected(self.name, self.config.protect, self._tables.values())
@@ -116,6 +118,12 @@ class MySQLSource(SqlSource):
                 # The shard may have ended, which only its checkpoint says.
                 log.warning("source %s: %s", self.name, error)
         return self.stream
+
+    def _described(self, server: ServerConnection) -> dict[str, TableSchema]:
+        try:
+            return {table.table: table for table in self.layouts.describe(server)}
+        except Unfit as error:
+            raise ConfigError(str(error)) from None
 
     def unreadable(self) -> Mapping[str, str]:
         """Return the servers whose binlog cannot be read now, each with the reason.
@@ -148,16 +156,17 @@ class MySQLSource(SqlSource):
             found = server.execute(ROWS, (self.config.database,))
             return sum(int(count or 0) for table, count in found if self.is_wanted(str(table)))
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        return self.layouts.skipped.reasons
+
     def is_wanted(self, table: str) -> bool:
         return self.layouts.wanted(self.config.database, table)
 
     def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
-        if missing := missing_tables(self.config.named_tables, self.tables()):
+        if missing := self.missing():
             # Only here: what was relayed before is relayed to its end, although the table was dropped meanwhile (I1).
-            raise RelayError(
-                f"source {self.name}: the database {self.config.database} has no table {', '.join(missing)}: create "
-                "it, or remove it from `tables` and `where`"
-            )
+            raise RelayError(f"source {self.name}: the database {self.config.database} has {missing}")
         names, now = [shard.name for shard in shards], self.clock()
         if isinstance(self.config.start, StartAtGtids):
             return StartingPoints(self._configured(self.config.start.positions, names), now)
@@ -282,10 +291,11 @@ class MySQLSource(SqlSource):
         address = server.account.address
         is_alone = all(len(listed) == 1 for listed in self._shards.values() if address in listed)
         is_origin = is_alone and not role.is_read_only  # I1: another listed server may be where changes are made
-        require_unfiltered(server, role.filters, self.config.database, is_origin=is_origin)
+        filters = () if is_origin and role.is_primary and not role.in_group else role.filters
+        require_unfiltered(server, filters, self.config.database, is_origin=is_origin)
         if address not in self._warned_of:
             self._warned_of.add(address)
-            warn_of_filters(self.name, server, role.filters, self.config.database)
+            warn_of_filters(self.name, server, filters, self.config.database)
 
     def _verify(self, server: ServerConnection) -> None:
         server.verify()
@@ -306,9 +316,8 @@ class MySQLSource(SqlSource):
         check_readable(server, self.config.database, self.config.tables or ())
 
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
-        return BinlogEvents(
-            server, executed, self.layouts, self.layouts.wanted, relayed=self.layouts.is_relayed, raw=True
-        )
+        relayed, spares = self.layouts.is_relayed, self.layouts.spares
+        return BinlogEvents(server, executed, self.layouts, self.layouts.wanted, relayed=relayed, spares=spares, raw=True)
 
     def _open_replicated(self, parents: Mapping[str, ShardCheckpoint]) -> OpenEvents:
         """Return what opens the binlog of a shard that a reshard has created."""
@@ -328,7 +337,7 @@ class MySQLSource(SqlSource):
 
         def open_events(server: ServerConnection, executed: GtidSet) -> EventStream:
             def open_at(start: GtidSet) -> EventStream:
-                return BinlogEvents(server, start, layout, wanted)
+                return BinlogEvents(server, start, layout, wanted, spares=self.layouts.spares)
 
             return ReplicatedEvents(ended, self._checkpoints, executed, open_at, self.layouts, own=server.identity)
 

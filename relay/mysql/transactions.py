@@ -244,8 +244,9 @@ class ShardTransactions:
             return True
         # A page has one layout of a table, even if it was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
-        has_other_key = any(map(self.statements.layouts.has_other_key, tables))
-        if has_one_of_each and not has_other_key and self._takes_whole(scanned):
+        layouts = self.statements.layouts
+        is_fit = layouts.unfit.isdisjoint(table.name for table in tables) and not any(map(layouts.has_other_key, tables))
+        if has_one_of_each and is_fit and self._takes_whole(scanned):
             compiled = [self._compiled(known.table, known.decoder) for known in scanned.tables]
             last = self._changes.whole(scanned, compiled, room)
         if last is None:
@@ -265,7 +266,10 @@ class ShardTransactions:
     def _rows(self, event: Rows | RawRows) -> bool:
         """Read rows; return whether all of them fit into the page."""
         table = event.table
-        known, layouts = self._tables.get(table.name), self.statements.layouts
+        layouts = self.statements.layouts
+        if table.name in layouts.unfit:
+            return True
+        known = self._tables.get(table.name)
         is_other = known is not table if known is not None else layouts.has_other_key(table)
         if is_other and self.has_changes:  # I12: a page that is refused for its key has no changes before it
             return False
@@ -309,6 +313,7 @@ class ShardTransactions:
     def _use(self, table: Table) -> None:
         self._tables[table.name] = table
         if self.statements.followed.layouts.get(table.name) is not table:
+            self.statements.layouts.skipped.keep((table.name,))
             self.statements.followed.read(table)
 
     def _open(self) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Sequence
 
 from relay.errors import RelayError
 from relay.mysql.connection import ServerConnection
-
-log = logging.getLogger(__name__)
 
 _ENDS = (
     "SELECT t.TABLE_NAME, c.COLUMN_NAME FROM information_schema.TABLES t LEFT JOIN information_schema.COLUMNS c"
@@ -23,32 +20,30 @@ def check_versioned(
     server: ServerConnection,
     database: str,
     tables: Collection[str],
-    named: Collection[str],
     key: Callable[[str], Sequence[str]],
-) -> None:
-    """Raise ``RelayError`` if versions of any of ``tables`` would be taken for one row, and ``Unavailable``.
+) -> dict[str, str]:
+    """Return those of ``tables`` that cannot be relayed, with the reasons. Raises ``Unavailable``.
 
-    ``named``: the ones in the config; it warns of others. ``key``: the columns that it uses instead of a table's
-    primary key.
+    ``key``: the columns that the config has for a table instead of its primary key. Raises ``RelayError`` if it takes
+    the versions of a row for the row.
     """
+    found: dict[str, str] = {}
     if not server.is_mariadb:
-        return
+        return found
     # One table is asked for by its name, since the server looks into each that it is asked for.
     one = " AND t.TABLE_NAME = %s" if len(tables) == 1 else ""
     for table, end in server.execute(_ENDS + one, (database, *tables) if one else (database,)):
         if table not in tables:
             continue
-        what = f"source {source}: the table {database}.{table} has system versioning, and its binlog has each version"
         if key(table) and end not in key(table):  # I8: an old version would replace the row
             raise RelayError(
-                f"{what} of a row, which `key: {{{table}: ...}}` takes for the row itself: leave it out"
+                f"source {source}: the table {database}.{table} has system versioning, and its binlog has each version "
+                f"of a row, which `key: {{{table}: ...}}` takes for the row itself: leave it out"
                 + (f", or add {end}" if end is not None else "")
             )
         if end is None:
-            problem = (
-                f"{what} of a row under a key with a hidden column: declare `PERIOD FOR SYSTEM_TIME`, or leave the "
-                "table out of `tables`"
+            found[table] = (
+                "has system versioning, and its binlog has each version of a row under a key with a hidden column: "
+                "declare `PERIOD FOR SYSTEM_TIME`, or list the tables to relay in `tables`, without this one"
             )
-            if table in named:
-                raise RelayError(problem)
-            log.warning("%s. The relay ends at its first change", problem)
+    return found

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from relay.mysql_dialect.statements import StatementScanner
 
 # fmt: off
-# A table keeps its rows when it gets one of these. With others it has none, or those of other tables or servers.
-_ENGINES = (
+ENGINES = (
     "ARCHIVE", "ARIA", "COLUMNSTORE", "CSV", "HEAP", "INNOBASE", "INNODB", "MEMORY", "MROONGA", "MYISAM", "NDB",
     "NDBCLUSTER", "ROCKSDB", "S3", "TOKUDB",
 )
+"""A table keeps its rows when it gets one of these. With others it has none, or those of other tables or servers."""
 _OF_COLUMNS = ("ADD", "ALTER", "CHANGE", "DROP", "MODIFY", "RENAME")
 # How the other parts of an ALTER TABLE start, beside an option and "=".
 _PARTS = (
@@ -67,7 +67,7 @@ def has_rows_elsewhere(token: Token, reader: StatementScanner) -> bool | None:
         return None
     if reader.at("="):
         reader.step()
-    return not (token.is_word("ENGINE", "TYPE") and reader.now.text.strip("'\"").upper() in _ENGINES)
+    return not (token.is_word("ENGINE", "TYPE") and reader.now.text.strip("'\"").upper() in ENGINES)
 
 
 def discards(token: Token, following: Token) -> bool:

@@ -24,6 +24,9 @@ TABLES = (
 One statement, since vtgate may send another to another server, which has no tables yet or older ones.
 """
 
+_OLD_TIMES = "/* mariadb-5.3 */"
+NEW_TIMES = "run `SET GLOBAL mysql56_temporal_format = ON`, then `ALTER TABLE ... FORCE`"
+
 BINARY = (
     "select SCHEMA_NAME from information_schema.SCHEMATA"
     " where SCHEMA_NAME = '{database}' and DEFAULT_COLLATION_NAME = 'binary'",
@@ -35,21 +38,22 @@ BINARY = (
 
 @dataclass
 class Definition:
-    """A table as it is now. ``primary``: the columns of its primary key, in the key's order."""
+    """A table as it is now. ``primary``: the columns of its primary key, in the key's order.
+
+    ``problem``: why a column, which ``columns`` lacks, cannot be carried.
+    """
 
     columns: list[Column] = field(default_factory=list)
     primary: list[str] = field(default_factory=list)
+    problem: str = ""
 
 
 def ask(
     execute: Callable[[str], Iterable[Sequence[object]]], database: str, wanted: Iterable[str] | None = None
 ) -> Mapping[str, Definition]:
-    """Return the tables of ``database`` by name, all or only the ``wanted``. ``execute`` returns a statement's rows.
-
-    Raises ValueError, naming the table and column, for a type that cannot be carried.
-    """
+    """Return the tables of ``database`` by name, all or only the ``wanted``. ``execute`` returns a statement's rows."""
     columns, keys = [], []
-    for *column, place in execute(TABLES.format(database=_quoted(database))):
+    for *column, place in execute(TABLES.format(database=quoted_text(database))):
         table, name, definition = map(text_of, column)
         columns.append((table, name, definition))
         if place is not None:
@@ -59,7 +63,7 @@ def ask(
 
 def text_by_default(execute: Callable[[str], Iterable[Sequence[object]]], database: str) -> bool | None:
     """Return True if a text column without a character set is text in every table, else None."""
-    binary = any(list(execute(statement.format(database=_quoted(database)))) for statement in BINARY)
+    binary = any(list(execute(statement.format(database=quoted_text(database)))) for statement in BINARY)
     return None if binary else True
 
 
@@ -69,24 +73,28 @@ def definitions(
     """Return the tables by name, only the ``wanted`` ones if that is given.
 
     ``columns``: table, name and type of each, in the tables' order. ``keys``: table and name of each column of a
-    primary key, in the keys' order. Raises ValueError, naming the table and column, for a type that cannot be carried.
+    primary key, in the keys' order.
     """
     chosen = None if wanted is None else set(wanted)
     found: dict[str, Definition] = {}
     for table, column, definition in columns:
         if chosen is None or table in chosen:
+            each = found.setdefault(table, Definition())
+            if _OLD_TIMES in definition:
+                each.problem = (
+                    f"cannot be read in binlogs: its column {column} is in the format of MariaDB 5.3: {NEW_TIMES}"
+                )
             try:
-                carried = carried_column(column, definition)
+                each.columns.append(carried_column(column, definition))
             except ValueError as error:
-                raise ValueError(f"table {table}, column {column}: {error}") from error
-            found.setdefault(table, Definition()).columns.append(carried)
+                each.problem = f"cannot be relayed with its column {column}: {error}"
     for table, column in keys:
         if table in found:
             found[table].primary.append(column)
     return found
 
 
-def _quoted(name: str) -> str:
+def quoted_text(name: str) -> str:
     return name.replace("\\", "\\\\").replace("'", "''")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
 from relay.errors import Unavailable
-from relay.mysql_dialect.tables import Table
+from relay.mysql_dialect.definitions import Definition
+from relay.mysql_dialect.tables import Table, Unfit
 from relay.table import Column
 
 log = logging.getLogger(__name__)
@@ -27,11 +28,13 @@ class LayoutCache:
 
     The same layout is the same object for all callers, so they compare layouts by identity. ``make`` may ask a server:
     other callers wait only if they need the layout that it is making, for up to ``patience`` seconds, and share its
-    result. A failure is raised to all who wait, and is not kept.
+    result. A failure is raised to all who wait, and is not kept. ``skipped``: takes the tables that
+    ``make`` refuses with `Unfit`.
     """
 
-    def __init__(self, make: Make, patience: float = _PATIENCE) -> None:
+    def __init__(self, make: Make, skipped: SkippedTables, patience: float = _PATIENCE) -> None:
         self._make = make
+        self._skipped = skipped
         self._patience = patience
         # Those that are being made, too. Shared by the threads, under the lock, which is not held while one is made.
         self._made: dict[Layout, Future[Table | None]] = {}
@@ -42,6 +45,31 @@ class LayoutCache:
 
         Raises what ``make`` raises, and ``Unavailable`` when another caller's ``make`` takes too long.
         """
+        try:
+            return self._get(table, columns, primary)
+        except Unfit as error:
+            if not self._skipped.skip(table, error.why):
+                raise
+            return None
+
+    def of_tables(self, found: Mapping[str, Definition]) -> dict[str, Table]:
+        """Return the layouts of those that are relayed. Raises `Unfit`, with all that are to be relayed and cannot."""
+        layouts, unfit = dict[str, Table](), dict[str, str]()
+        for name, each in found.items():
+            try:
+                if each.problem:
+                    raise Unfit.of(self._skipped.source, name, each.problem)
+                table = self._get(name, each.columns, each.primary)
+            except Unfit as error:
+                unfit[name] = error.why
+                continue
+            if table is not None:
+                layouts[name] = table
+        self._skipped.skip_all(unfit)
+        self._skipped.keep(layouts)
+        return layouts
+
+    def _get(self, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
         layout = table, tuple(columns), tuple(primary)
         with self._lock:
             made, is_first = self._made.get(layout), layout not in self._made
@@ -68,34 +96,40 @@ class LayoutCache:
 
 
 class SkippedTables:
-    """The tables that are not relayed although nothing says so. Thread-safe. ``database``: or keyspace.
+    """The tables that are not relayed although nothing says so, because something of them cannot be. Thread-safe.
 
-    ``is_quiet``: somebody else warns.
+    ``database``: or keyspace. ``named``: the tables that the config names, none of which is skipped. ``reasons``: by
+    table, never changed.
     """
 
-    def __init__(self, source: str, database: str) -> None:
+    def __init__(self, source: str, database: str, named: Iterable[str] | None) -> None:
         self.source = source
-        self.database = database
+        self.reasons: Mapping[str, str] = {}
         self.is_quiet = False
-        # Shared by the threads, under the lock.
-        self._warned_of: set[str] = set()
+        self._database = database
+        self._kept = frozenset(named or ())
         self._lock = threading.Lock()
 
-    def __contains__(self, table: str) -> bool:
-        return table in self._warned_of
-
-    def warn(self, table: str, columns: Sequence[Column]) -> None:
-        """Warn, once for each table, that its changes are not relayed for lack of a key (I1)."""
-        some = columns[0].name if columns else "id"
-        self.warn_because(
-            table,
-            f"the table has no primary key. Name the columns that identify a row, such as `key: {{{table}: [{some}]}}`",
-        )
-
-    def warn_because(self, table: str, why: str) -> None:
-        """Warn, once for each table, that its changes are not relayed (I1)."""
+    def keep(self, relayed: Iterable[str]) -> None:
+        """Skip none of the tables that were ``relayed`` before: what they lack from then on would be lost (I1)."""
         with self._lock:
-            if self.is_quiet or table in self._warned_of:
-                return
-            self._warned_of.add(table)
-        log.warning("source %s: changes of %s.%s are not relayed: %s", self.source, self.database, table, why)
+            if not self._kept.issuperset(relayed):
+                self._kept = self._kept.union(relayed)
+                self.reasons = {table: why for table, why in self.reasons.items() if table not in self._kept}
+
+    def skip_all(self, unfit: Mapping[str, str]) -> None:
+        """Leave out tables that cannot be relayed, each with the reason. Raises `Unfit` with all that are to be."""
+        if kept := [str(Unfit.of(self.source, *each)) for each in unfit.items() if not self.skip(*each)]:
+            raise Unfit("; ".join(kept))
+
+    def skip(self, table: str, why: str) -> bool:
+        """Whether a table is left out, which cannot be relayed (I12). Warns, once for each table (I1)."""
+        if table in self._kept:
+            return False
+        with self._lock:
+            if table not in self.reasons:
+                self.reasons = {**self.reasons, table: why}
+                name = f"{self._database}.{table}"
+                if not self.is_quiet:
+                    log.warning("source %s: changes of %s are not relayed: the table %s", self.source, name, why)
+        return True

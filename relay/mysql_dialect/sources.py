@@ -12,11 +12,12 @@ import orjson
 from relay.config import MySQLConfig, VitessConfig
 from relay.errors import Unavailable
 from relay.keyrange import KeyRange, shards_covering
+from relay.mysql_dialect.catalog import ABSENT
 from relay.mysql_dialect.snapshot_times import MARGIN, lowest
 from relay.mysql_dialect.tables import lay_out_keys, missing_tables
 from relay.process.service_clock import ServiceClock
 from relay.records import Shard, ShardCheckpoint, SnapshotPart, StreamId
-from relay.source import CheckedSource, CheckedTable, Finding, Measured, Opening, Source
+from relay.source import CheckedSource, CheckedTable, Finding, Measured, Opening
 from relay.table import TableSchema
 
 
@@ -32,6 +33,8 @@ class SqlSource(ABC):
         self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
         self.stream = StreamId(config.name, config.database)
         self.clock = ServiceClock()
+        # By table that the config names and that did not exist at `connect`, what to do, to be put after its name.
+        self._absent: dict[str, str] = {}
 
     def first(self) -> str:
         return self.stream.label
@@ -43,12 +46,26 @@ class SqlSource(ABC):
         return hashlib.blake2b(identity, digest_size=8).hexdigest()
 
     @abstractmethod
+    def connect(self, label: str | None = None) -> StreamId:
+        """See ``Source``."""
+
+    @abstractmethod
     def tables(self) -> Sequence[TableSchema]:
         """Return the tables that existed at ``connect``, and all whose rows were read since."""
+
+    @property
+    @abstractmethod
+    def left_out(self) -> Mapping[str, str]:
+        """See ``Source``."""
 
     @abstractmethod
     def is_wanted(self, table: str) -> bool:
         """Whether changes of a table are relayed, even if it does not exist."""
+
+    def missing(self) -> str:
+        """Return the tables that the config names and that do not exist, with what to do; "" if there are none."""
+        names = missing_tables(self.config.named_tables, self.tables())
+        return "; ".join(f"no table {name}{self._absent.get(name, ABSENT)}" for name in names)
 
     def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
         there = {table.table for table in self.tables()}
@@ -99,15 +116,21 @@ def floor_of(opening: Opening) -> int:
     return max(opening.floor, *map(lowest, before), 0)
 
 
-def check_tables(entry: VitessConfig | MySQLConfig, source: Source) -> CheckedSource:
+def find_tables(source: SqlSource) -> list[str]:
+    source.connect()
+    return [table.table for table in source.tables()]
+
+
+def check_tables(entry: VitessConfig | MySQLConfig, source: SqlSource) -> CheckedSource:
     """Connect as the relay does, and read the layout of every table. Raises ``RelayError`` if one cannot be relayed."""
     source.connect()
     tables = source.tables()
     count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
-    if absent := missing_tables(entry.named_tables, tables):
-        there = "create it, or remove it from `tables` and `where`"
-        raise Unavailable(f"it has no table {', '.join(absent)}: {there}")
-    return CheckedSource([Finding(f"source {entry.name}", f"{entry.database}: {count}")], [*map(_table, tables)])
+    if absent := source.missing():
+        raise Unavailable(f"it has {absent}")
+    findings = [Finding(f"source {entry.name}", f"{entry.database}: {count}")]
+    findings += [Finding(f"table {table}", f"not relayed: it {why}") for table, why in source.left_out.items()]
+    return CheckedSource(findings, [*map(_table, tables)])
 
 
 def _table(table: TableSchema) -> CheckedTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from relay.config.conditions import Conditions
 from relay.config.errors import did_you_mean
@@ -16,8 +16,25 @@ from relay.mysql_dialect.protection import published_columns, replacements, rule
 from relay.table import Column, KeyColumn, TableSchema
 from relay.types.columns import column_type
 
+if TYPE_CHECKING:
+    from relay.config import MySQLConfig, VitessConfig
+
+_WITHOUT = "list the tables to relay in `tables`, without this one"
+
 Row = Sequence[Any]
 """The values of one row in the order of its table's columns, typed as in ``relay.types.sql``."""
+
+
+class Unfit(RelayError):
+    """A table cannot be relayed as it is. ``why``: also what to do, after "the table ..."; "" for several of them."""
+
+    def __init__(self, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.why = why
+
+    @classmethod
+    def of(cls, source: str, table: str, why: str) -> Unfit:
+        return cls(f"source {source}: the table {table} {why}", why)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -60,21 +77,24 @@ def lay_out(
 
     ``key``: the columns used instead of a primary key. ``hash_key``: the columns that choose the partition (I2), by
     default the complete key; they become part of the key. ``rules``: the rules of protected columns; it may name
-    others. ``where``: the values of key columns that published rows have. Raises ``RelayError`` for a table without a
-    usable key, ``ConfigError`` for a rule of a key column and a condition on another.
+    others. ``where``: the values of key columns that published rows have. Raises `Unfit` for a table without a usable
+    key, ``ConfigError`` for a rule of a key column and a condition on another.
     """
     by_name = {column.name: column for column in columns}
     wanted = list(key or primary)
     if not wanted:
-        raise RelayError(
-            f"source {source}: the table {name} has no primary key: name the columns that identify a row, such as "
-            f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or remove the table from `tables`"
+        raise Unfit.of(
+            source,
+            name,
+            "has no primary key: name the columns that identify a row, such as "
+            f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or {_WITHOUT}",
         )
     for column in (*wanted, *hash_key):
         if column not in by_name:
-            raise RelayError(
-                f"source {source}: the table {name} has no column {column!r}, which its key names; "
-                f"{did_you_mean(column, by_name, 'its columns are ')}"
+            raise Unfit.of(
+                source,
+                name,
+                f"has no column {column!r}, which its key names; {did_you_mean(column, by_name, 'its columns are ')}",
             )
     first = [column for column in hash_key if column in wanted]
     if len(first) != len(hash_key):
@@ -84,10 +104,11 @@ def lay_out(
     ordered = [*first, *(column for column in wanted if column not in first)]
     for column in ordered:
         if not column_type(by_name[column].type).in_keys:
-            raise RelayError(
-                f"source {source}: the column {column!r} of the table {name} is of type {by_name[column].type}, which "
-                f"no key can have: name other columns that identify a row, as `key: {{{name}: [...]}}`, or leave the "
-                "table out of `tables`"
+            raise Unfit.of(
+                source,
+                name,
+                f"has the column {column!r} of type {by_name[column].type} in its key, which no key can have: name "
+                f"other columns that identify a row, as `key: {{{name}: [...]}}`, or {_WITHOUT}",
             )
     rules = rules_of(columns, rules)
     # The primary key too, even if it is not the key of the changes: it is in the positions of copies and snapshots.
@@ -105,6 +126,12 @@ def lay_out(
     at = tuple(names.index(column) for column in ordered)
     shown, is_wanted = replacements(columns, rules), wanted_rows(schema, names, where)
     return Table(schema, names, at, None, shown, is_wanted, tuple(columns), tuple(primary))
+
+
+def require_topic(config: MySQLConfig | VitessConfig, table: str) -> None:
+    """Raise `Unfit` unless a table can have its topic, which belongs to nobody else from here on."""
+    if why := config.without_topic(table):
+        raise Unfit.of(config.name, table, f"cannot be published: {why}: {_WITHOUT}, or give `topics` another template")
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:

@@ -54,6 +54,7 @@ def _source(source: SourceView, wall: float) -> dict[str, Any]:
         "missing": [gap["id"] for gap in gaps if gap["id"] not in source.repaired],
         "pending_gaps": list(source.pending_gaps),
         "has_snapshots": source.has_snapshots,
+        "left_out": dict(source.left_out),
         "snapshot": {"rows_read": source.rows[0], "rows_estimated": source.rows[1]} if source.rows else None,
     }
 

@@ -39,7 +39,8 @@ class SourceView:
     connects to its stream, or None if it does neither. ``pending_gaps``: the gaps that a person has to decide about, as
     on the gaps topic. ``set_aside``: the shards and segments that wait for a person, None for the whole stream, with
     the monotonic time since when, and why. ``has_snapshots``: whether its tables can be read again. ``repaired``: the
-    ids of gaps for which a snapshot reads them again, or has.
+    ids of gaps for which a snapshot reads them again, or has. ``left_out``: the tables that cannot be relayed, each with
+    the reason.
     """
 
     stream: StreamId
@@ -59,6 +60,7 @@ class SourceView:
     set_aside: tuple[tuple[str | None, float, str], ...] = ()
     has_snapshots: bool = True
     repaired: frozenset[str] = frozenset()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""

@@ -209,6 +209,16 @@ def stream_token(config: Config, name: str) -> dict[str, Any]:
         return token_of(entry, read.stream.label, read.checkpoints, plan)
 
 
+def relayed_tables(config: Config) -> list[tuple[str, str]]:
+    """Return the source and the name of each table that was relayed before. Raises ``Unavailable``."""
+    admin = topics.connect(config)
+    if config.internal("checkpoints") not in topics.list_topics(admin, config):
+        return []
+    with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
+        plans = [(each.name, planned.plan) for each in config.sources for planned in view.planned(each.name)]
+        return [(source, table) for source, plan in plans if plan is not None for table in plan.keys]
+
+
 def find_source(config: Config, name: str) -> SourceConfig:
     """Return the config of the source ``name``. Raises ``ConfigError``."""
     for entry in config.sources:

@@ -23,7 +23,7 @@ from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.sources import SqlSource, floor_of
-from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys, missing_tables
+from relay.mysql_dialect.tables import Table, Unfit, lay_out, lay_out_keys, missing_tables, require_topic
 from relay.process.slow_call import call_all
 from relay.records import Shard, StreamId
 from relay.source import Opening, ShardReader, StartingPoints
@@ -49,7 +49,10 @@ log = logging.getLogger(__name__)
 _UNKNOWN_TABLE = "VT05005"
 """The code of vtgate's error for a table that its vschema does not have."""
 
-_AS_HIDDEN = "for a table of an online schema change, and does not send its changes"
+_HIDDEN = (
+    "is called as Vitess calls tables of an online schema change, whose changes it does not send: rename it, or remove "
+    "it from `tables`"
+)
 
 
 class VitessSource(SqlSource):
@@ -72,8 +75,8 @@ class VitessSource(SqlSource):
         # By table, its first layout that was made, also since `connect`.
         self._seen: dict[str, Table] = {}
         # These two have locks of their own, which are not held while vtgate is asked.
-        self._skipped = SkippedTables(config.name, config.keyspace)
-        self.layout = LayoutCache(self._lay_out)
+        self.skipped = SkippedTables(config.name, config.keyspace, config.tables)
+        self.layout = LayoutCache(self._lay_out, self.skipped)
         # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
         # `connect`.
         self._text: bool | None = None
@@ -143,6 +146,10 @@ class VitessSource(SqlSource):
     def tables(self) -> Sequence[TableSchema]:
         return [table.schema for table in {**self._seen, **self._layouts}.values()]
 
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        return self.skipped.reasons
+
     def is_wanted(self, table: str) -> bool:
         return self._settings.is_wanted(table)
 
@@ -175,6 +182,7 @@ class VitessSource(SqlSource):
         return StartingPoints({name: {**kind, "gtid": self._head(name)} for name in names}, now)
 
     def open(self, opening: Opening) -> ShardReader:
+        self.skipped.keep(opening.keys)
         relayed = {
             name: lay_out_keys(self.name, name, keys, opening.hashed.get(name))
             for name, keys in opening.keys.items()
@@ -208,27 +216,17 @@ class VitessSource(SqlSource):
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
         """Return the layout and key of ``table``, or None if it is not wanted.
 
-        Called by readers' threads. Raises ``RelayError`` if the table cannot be keyed, and ``Unavailable`` if vtgate
+        Called by readers' threads. Raises `Unfit` if the table cannot be relayed, and ``Unavailable`` if vtgate
         does not answer a question about a new table.
         """
         key = self.config.key_columns(table)
         primary = self._in_order(table, primary)
-        if self.config.tables is None:
-            if table.startswith(INTERNAL):
-                return None
-            if is_hidden(table):
-                self._skipped.warn_because(table, f"Vitess takes {table} {_AS_HIDDEN}")
-                return None
-            if not key and not primary:
-                self._skipped.warn(table, columns)
-                return None
-            self._look_up_vindex(table)
-        elif table not in self.config.tables:
+        if table.startswith(INTERNAL) if self.config.tables is None else table not in self.config.tables:
             return None
-        elif is_hidden(table):  # I1
-            raise RelayError(
-                f"source {self.name}: Vitess takes {table} {_AS_HIDDEN}: rename it, or remove it from `tables`"
-            )
+        if is_hidden(table):  # I1
+            raise Unfit.of(self.name, table, _HIDDEN)
+        if self.config.tables is None and (key or primary):
+            self._look_up_vindex(table)
         hash_key, vindex = self._vindexes.get(table, ([], ""))
         if key:
             self._check_sharding(table, key, hash_key)
@@ -245,8 +243,10 @@ class VitessSource(SqlSource):
             rules=self.config.rules(table),
             where=self.config.conditions(table),
         )
+        require_topic(self.config, table)
         found = replace(found, keyspace_id=compute)
         self._seen.setdefault(table, found)
+        self.skipped.keep((table,))
         return found
 
     def _check_sharding(self, table: str, key: Sequence[str], vindex: Sequence[str]) -> None:
@@ -323,15 +323,14 @@ class VitessSource(SqlSource):
         warn_of_cascades(self.name, self._tablets(self._shards[0]), found)
         for name in self.config.tables or ():
             self._look_up_vindex(name)
-        self._layouts = self._lay_out_all(found)
-
-    def _lay_out_all(self, found: Mapping[str, Definition]) -> dict[str, Table]:
-        layouts = {name: self.layout(name, each.columns, each.primary) for name, each in found.items()}
-        return {name: table for name, table in layouts.items() if table is not None}
+        try:
+            self._layouts = self.layout.of_tables(found)
+        except Unfit as error:
+            raise ConfigError(str(error)) from None
 
     def _find_tables(self) -> Mapping[str, Table]:
         """Return the layouts of the wanted tables that exist now. Raises ``Unavailable``."""
-        return self._lay_out_all(definitions(self._vtgate, self.config))
+        return self.layout.of_tables(definitions(self._vtgate, self.config))
 
 
 def connect(entry: VitessConfig) -> Vtgate:
@@ -339,10 +338,7 @@ def connect(entry: VitessConfig) -> Vtgate:
 
 
 def definitions(vtgate: Vtgate, entry: VitessConfig) -> Mapping[str, Definition]:
-    try:
-        return ask(_executed(vtgate, entry), entry.keyspace, entry.tables)
-    except ValueError as error:
-        raise RelayError(f"source {entry.name}: {error}") from error
+    return ask(_executed(vtgate, entry), entry.keyspace, entry.tables)
 
 
 def _executed(vtgate: Vtgate, entry: VitessConfig) -> Callable[[str], list[list[object]]]:

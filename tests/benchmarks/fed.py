@@ -96,6 +96,7 @@ class FedSource:
         return made
 
     has_journals = False
+    left_out: Mapping[str, str] = {}
 
     def reload(self, entry: Any) -> None:
         """It has no settings to change."""

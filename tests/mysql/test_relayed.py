@@ -107,6 +107,40 @@ def test_every_committed_change_is_on_the_topic_once_also_of_tables_of_any_name_
     assert parse(database.gtid).position in json.dumps(status)
 
 
+def test_a_table_whose_topic_is_not_its_own_is_left_out_and_the_others_go_on_also_after_a_restart(
+    kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
+) -> None:
+    """I8, I12: Kafka takes `a.b` and `a_b` for one; the table that was relayed before keeps its topic."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(f"CREATE TABLE {unique}.a_b (id INT PRIMARY KEY)")
+    relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
+    relayed.run()
+    taken = ["a.b", "gaps", "ddl", "checkpoints"]
+    for name in [*taken, "item"]:
+        mariadb.execute(f"CREATE TABLE {unique}.`{name}` (id INT PRIMARY KEY)")
+        mariadb.execute(f"INSERT {unique}.`{name}` VALUES (1)")
+        mariadb.execute(f"REPLACE {unique}.a_b VALUES ({ord(name[0])})")
+    for _ in range(2):
+        said = relayed.run().output
+        for name in taken:
+            assert f"changes of {unique}.{name} are not relayed: the table cannot be published: its topic" in said, name
+    mariadb.execute(f"INSERT {unique}.a_b VALUES (1)")
+    relayed.run()
+    assert [change["key"]["id"] for change in relayed.changes("item")] == [1]
+    assert {change["key"]["id"] for change in relayed.changes("a_b")} == {
+        1,
+        *(ord(name[0]) for name in [*taken, "item"]),
+    }
+    checked = relayed.command("check", str(relayed.path)).output
+    assert "table gaps" in checked
+    assert "one of the relay's own" in checked
+    relayed.path.write_text(
+        relayed.path.read_text().replace("type: mysql,", "type: mysql, tables: [a_b, a.b, ddl, gaps],")
+    )
+    refused = relayed.run(code=2).stderr
+    assert all(f"'{unique}.{name}' of table '{name}' collides" in refused for name in ("a.b", "ddl", "gaps"))
+
+
 def test_what_comes_before_a_refusal_is_published_once_even_if_its_first_commits_are_aborted(
     kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
 ) -> None:

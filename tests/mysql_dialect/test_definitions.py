@@ -48,9 +48,11 @@ def test_a_definition_determines_the_carried_type(definition: str, carried: str)
     assert found == Column("c", carried, found.has_decimals)  # as a stream has it
 
 
-def test_an_unknown_type_is_refused_with_its_column() -> None:
-    with pytest.raises(ValueError, match="table t, column c: columns of type frobnicate cannot be carried"):
-        definitions([("t", "c", "frobnicate(3)")], [])
+def test_of_an_unknown_type_the_column_and_the_problem_are_named() -> None:
+    """I12: and other tables are found."""
+    found = definitions([("t", "c", "frobnicate(3)"), ("u", "c", "int")], [])
+    assert found["t"].problem.startswith("cannot be relayed with its column c: columns of type frobnicate cannot be")
+    assert not found["u"].problem
 
 
 def test_tables_have_their_columns_and_keys_in_order() -> None:

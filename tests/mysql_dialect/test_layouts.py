@@ -9,10 +9,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from relay.errors import Unavailable
-from relay.mysql_dialect.layouts import LayoutCache
-from relay.mysql_dialect.tables import Table, lay_out
+from relay.mysql_dialect.definitions import Definition
+from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
+from relay.mysql_dialect.tables import Table, Unfit, lay_out
 from relay.table import Column
 
+NONE = SkippedTables("s", "shop", ())
 COLUMNS = (Column("id", "int"),)
 WAIT = 120.0
 
@@ -51,7 +53,7 @@ def ask(pool: ThreadPoolExecutor, layouts: LayoutCache, table: str) -> Future[Ta
 
 def test_a_layout_is_the_same_object_for_all(pool: ThreadPoolExecutor) -> None:
     make = SlowMaker()
-    layouts = LayoutCache(make)
+    layouts = LayoutCache(make, NONE)
     first = layouts("orders", COLUMNS, ["id"])
     assert first is not None
     assert all(ask(pool, layouts, "orders").result(WAIT) is first for _ in range(3))
@@ -62,7 +64,7 @@ def test_a_layout_is_the_same_object_for_all(pool: ThreadPoolExecutor) -> None:
 
 def test_other_tables_do_not_wait_for_the_one_being_made(pool: ThreadPoolExecutor) -> None:
     make = SlowMaker("slow")
-    layouts = LayoutCache(make)
+    layouts = LayoutCache(make, NONE)
     known = layouts("known", COLUMNS, ["id"])
     waiting = ask(pool, layouts, "slow")
     make.wait_until_asked()
@@ -77,7 +79,7 @@ def test_other_tables_do_not_wait_for_the_one_being_made(pool: ThreadPoolExecuto
 
 def test_whoever_needs_the_layout_being_made_waits_for_it_and_shares_it(pool: ThreadPoolExecutor) -> None:
     make = SlowMaker("slow")
-    layouts = LayoutCache(make)
+    layouts = LayoutCache(make, NONE)
     first = ask(pool, layouts, "slow")
     make.wait_until_asked()
     threading.Timer(0.2, make.release["slow"].set).start()
@@ -88,7 +90,7 @@ def test_whoever_needs_the_layout_being_made_waits_for_it_and_shares_it(pool: Th
 def test_a_failure_reaches_all_who_wait_for_it_and_is_not_kept(pool: ThreadPoolExecutor) -> None:
     make = SlowMaker("slow")
     make.failures.append(Unavailable("vtgate does not answer"))
-    layouts = LayoutCache(make)
+    layouts = LayoutCache(make, NONE)
     first = ask(pool, layouts, "slow")
     make.wait_until_asked()
     # Nothing tells that the one below waits; it has to by then, or the failure is over and the layout is made again.
@@ -102,7 +104,7 @@ def test_a_failure_reaches_all_who_wait_for_it_and_is_not_kept(pool: ThreadPoolE
 
 def test_the_wait_for_a_layout_is_bounded(pool: ThreadPoolExecutor) -> None:
     make = SlowMaker("slow")
-    layouts = LayoutCache(make, patience=0.05)
+    layouts = LayoutCache(make, NONE, patience=0.05)
     waiting = ask(pool, layouts, "slow")
     make.wait_until_asked()
     try:
@@ -116,10 +118,30 @@ def test_the_wait_for_a_layout_is_bounded(pool: ThreadPoolExecutor) -> None:
 def test_old_layouts_are_forgotten() -> None:
     """I11: a table may be altered again and again."""
     make = SlowMaker()
-    layouts = LayoutCache(make)
+    layouts = LayoutCache(make, NONE)
     for number in range(10_001):
         layouts("t", (Column("id", "int"), Column(f"c{number}", "int")), ["id"])
     layouts("t", (Column("id", "int"), Column("c10000", "int")), ["id"])
     assert len(make.asked) == 10_001
     layouts("t", (Column("id", "int"), Column("c0", "int")), ["id"])
     assert len(make.asked) == 10_002
+
+
+def test_a_table_with_a_type_that_is_not_known_is_left_out_unless_it_is_named_or_was_relayed() -> None:
+    """I12, I1: as of a later server."""
+    there = {
+        "known": Definition([Column("id", "int")], ["id"]),
+        "later": Definition([Column("id", "int")], ["id"], "cannot be relayed with its column v: frobnicate"),
+        "bare": Definition([Column("id", "int")], []),
+    }
+    skipped = SkippedTables("s", "shop", ())
+    layouts = LayoutCache(SlowMaker(), skipped)
+    assert list(layouts.of_tables(there)) == ["known"]
+    assert list(skipped.reasons) == ["later", "bare"]
+    assert "frobnicate" in skipped.reasons["later"]
+    skipped.keep(["later"])
+    assert list(skipped.reasons) == ["bare"]
+    with pytest.raises(Unfit, match="source s: the table later cannot be relayed with its column v: frobnicate"):
+        layouts.of_tables(there)
+    with pytest.raises(Unfit, match=r"the table later .*; source s: the table bare has no primary key"):
+        LayoutCache(SlowMaker(), SkippedTables("s", "shop", ["later", "bare"])).of_tables(there)

@@ -56,6 +56,6 @@ def test_a_missing_key_column_is_refused() -> None:
 def test_a_column_that_no_key_can_have_is_refused_by_table_and_name(key: Sequence[str]) -> None:
     """I8: a set has several texts, which would be several keys."""
     columns = [Column("a", "set"), Column("b", "int")]
-    with pytest.raises(RelayError, match=r"the column 'a' of the table t is of type set.*`key: \{t: \[\.\.\.\]\}`"):
+    with pytest.raises(RelayError, match=r"the table t has the column 'a' of type set.*`key: \{t: \[\.\.\.\]\}`"):
         lay_out("s", "t", columns, ["b"] if key else ["a", "b"], key=key)
     assert lay_out("s", "t", columns, ["a", "b"], key=["b"]).schema.key[0].name == "b"

@@ -191,6 +191,7 @@ def hostile() -> State:
         checkpoints={EVIL: reading(WALL - 500, position={"sequence": EVIL})},
         open={EVIL: polled(99, 1, error)},
         pending_gaps=({**GAP, "id": f"$(reboot) {EVIL}", "shard": EVIL, "reason": EVIL},),
+        left_out={EVIL: EVIL},
     )
     return State([status(view)], {"cache": EVIL}, name="shop")
 

@@ -158,6 +158,20 @@ def test_of_a_source_without_snapshots_a_gap_can_only_be_skipped(page: Browser) 
         assert "resnapshot" not in shown
 
 
+def test_a_table_that_cannot_be_relayed_is_named_with_the_reason(page: Browser) -> None:
+    """I12"""
+    state = page_states.healthy()
+    worker, *others = state.workers
+    first, *more = worker.sources
+    worker = replace(worker, sources=(replace(first, left_out={"gaps": "has a topic of the relay"}), *more))
+    with served(replace(state, workers=[worker, *others])) as found:
+        page.open(found.url)
+        page.until(LIVE)
+        assert f"{first.stream.source}: table gaps is not relayed" in page.text()
+        assert "The table has a topic of the relay." in page.text()
+        assert "Needs attention" in page.text()
+
+
 def test_a_shard_is_found_from_the_drawing_and_a_command_is_copied_by_keyboard_alone(page: Browser) -> None:
     with served(page_states.gap_and_dead_letters()) as found:
         page.open(found.url)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from relay.mysql.binlog.events import BinlogPlace
 from relay.mysql.binlog.rows import RowDecoder, columns_of
-from relay.mysql.binlog.table_map import BadTableMap, name_in, parse
+from relay.mysql.binlog.table_map import BadTableMap, UnfitColumn, name_in, parse
 from relay.mysql.errors import NotCarried
 from relay.mysql_dialect.tables import Table
 from relay.table import Column
@@ -20,6 +20,9 @@ Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
 
 Wanted = Callable[[str, str], bool]
 """``wanted(database, table)``. Rows and columns of other tables are never decoded. ``table``: "" for any of them."""
+
+Spares = Callable[[str, str, str], bool]
+"""``spares(database, table, why)``: whether a table whose rows cannot be read is left out, instead of refused."""
 
 _MOST = 10_000
 
@@ -42,11 +45,13 @@ class KnownTables:
         layout: Layout | None,
         wanted: Wanted | None,
         relayed: Wanted | None,
+        spares: Spares | None,
         scanner: BinlogScanner | None,
         *,
         is_mariadb: bool,
     ) -> None:
         self.layout = layout
+        self._spares = spares or (lambda _database, _table, _why: False)
         self.wanted = wanted or (lambda _database, _table: layout is not None)
         self.relayed = relayed or self.wanted
         self.by_map: dict[bytes, KnownTable | None] = {}
@@ -63,18 +68,20 @@ class KnownTables:
             database, name = name_in(raw)
         except BadTableMap as fault:
             raise NotCarried(f"{place}: {fault}. Start after this position") from None
-        known = None
-        if self.wanted(database, name):
-            try:
-                table = parse(raw, self._is_mariadb)
-                columns = columns_of(table)
-            except BadTableMap as fault:
-                raise NotCarried(
-                    f"{place}: rows of {database}.{name} cannot be read: {fault}. Start after this position, or "
-                    "exclude the table"
-                ) from None
-            layout = self.layout(database, name, columns, table.primary) if self.layout is not None else None
-            known = None if layout is None else KnownTable(RowDecoder(table), layout)
-        self.by_map[raw] = known
+        self.by_map[raw] = known = self._known(raw, database, name, place) if self.wanted(database, name) else None
         if self._scanner is not None:
             self._scanner.know(raw, None if known is None else (known, known.decoder.width))
+
+    def _known(self, raw: bytes, database: str, name: str, place: BinlogPlace) -> KnownTable | None:
+        try:
+            table = parse(raw, self._is_mariadb)
+            columns = columns_of(table)
+        except BadTableMap as fault:
+            if isinstance(fault, UnfitColumn) and self._spares(database, name, f"cannot be read: {fault}"):
+                return None
+            raise NotCarried(
+                f"{place}: rows of {database}.{name} cannot be read: {fault}. Start after this position, or exclude "
+                "the table"
+            ) from None
+        layout = self.layout(database, name, columns, table.primary) if self.layout is not None else None
+        return None if layout is None else KnownTable(RowDecoder(table), layout)

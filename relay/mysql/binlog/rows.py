@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from relay.mysql.binlog import binary_json, table_map, values
-from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap
+from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap, UnfitColumn
 from relay.mysql_dialect.charsets import BINARY, decoder, is_utf8
 from relay.mysql_dialect.members import chosen
 from relay.mysql_dialect.memo import Memo
@@ -104,7 +104,7 @@ def _time(column: ColumnLayout) -> ColumnReader:
     if kind == table_map.YEAR:
         return ColumnReader("year", 1, values.year)
     if kind not in _TIMES or decimals > 6:
-        raise BadTableMap(f"its column {column.name} has the unknown type {kind}")
+        raise UnfitColumn(f"its column {column.name} has the unknown type {kind}")
     base, size, reader = _TIMES[kind]
     memo = values.memo_of(reader, decimals)
     # Times with milliseconds rarely repeat.
@@ -135,7 +135,7 @@ def _length(column: ColumnLayout) -> int:
 
 def _decoded(column: ColumnLayout) -> tuple[str, ...]:
     if column.charset == BINARY:
-        raise BadTableMap(f"its column {column.name} is an ENUM or SET with binary members")
+        raise UnfitColumn(f"its column {column.name} is an ENUM or SET with binary members")
     return tuple(map(decoder(column.charset), column.members))
 
 

@@ -32,7 +32,7 @@ from relay.mysql.binlog.events import (
     Statement,
     TransactionBegin,
 )
-from relay.mysql.binlog.known_tables import KnownTable, KnownTables, Layout, Wanted
+from relay.mysql.binlog.known_tables import KnownTable, KnownTables, Layout, Spares, Wanted
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
@@ -90,6 +90,7 @@ class BinlogEvents:
         wanted: Wanted | None = None,
         *,
         relayed: Wanted | None = None,
+        spares: Spares | None = None,
         raw: bool = False,
     ) -> None:
         """Without ``layout``: no rows. ``raw``: `RawRows` and `RawTransactions` instead of rows, where they will do.
@@ -108,7 +109,7 @@ class BinlogEvents:
         core = native.core() if raw and layout is not None else None
         # Finds whole transactions of known tables, or None without the compiled core.
         self._scanner = None if core is None else core.BinlogScanner()
-        self._tables = KnownTables(layout, wanted, relayed, self._scanner, is_mariadb=server.is_mariadb)
+        self._tables = KnownTables(layout, wanted, relayed, spares, self._scanner, is_mariadb=server.is_mariadb)
         self._open = _OpenTransaction()
         self._committed = executed.position
         # A compressed transaction that was not returned to its end, and the events after it.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from relay.mysql_dialect.charsets import BINARY, charset
+from relay.mysql_dialect.definitions import NEW_TIMES
 
 DECIMAL, TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24 = range(10)
 DATE, TIME, DATETIME, YEAR, NEWDATE, VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = range(10, 20)
@@ -33,6 +34,10 @@ _TWO_BYTES = frozenset({VARCHAR, VAR_STRING, STRING, BIT, NEWDECIMAL, ENUM, SET,
 
 class BadTableMap(ValueError):
     """A TABLE_MAP event that cannot be read, or lacks metadata that its rows need."""
+
+
+class UnfitColumn(BadTableMap):
+    """A column is of a kind that cannot be relayed, whatever the server and its settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +128,7 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
     columns = []
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
         if is_mariadb and shape.kind in (TIMESTAMP, DATETIME, TIME):  # I8: it does not log how many decimals they have
-            raise BadTableMap(
-                f"its column {name} is in the format of MariaDB 5.3: run `SET GLOBAL mysql56_temporal_format = ON`, "
-                "then `ALTER TABLE ... FORCE`"
-            )
+            raise UnfitColumn(f"its column {name} is in the format of MariaDB 5.3: {NEW_TIMES}")
         texts = members.get(number, ())
         set_ = charsets.get(number, "")
         if shape.kind in (ENUM, SET) and not (texts and set_):

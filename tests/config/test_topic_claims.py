@@ -1,0 +1,49 @@
+"""Whose each topic is."""
+
+from __future__ import annotations
+
+from relay.config import Config
+
+DATABASE = {"type": "mysql", "shards": {"-": ["db:3306"]}}
+
+
+def config_of(*sources: dict[str, object]) -> Config:
+    entries = [
+        {"name": f"s{number}", "database": f"d{number}", **DATABASE, **each} for number, each in enumerate(sources)
+    ]
+    return Config.model_validate({"name": "shop", "kafka": {"bootstrap_servers": "db:9092"}, "sources": entries})
+
+
+def test_a_topic_belongs_to_the_first_table_that_asks_for_it() -> None:
+    """I8"""
+    first, second = (config := config_of({}, {})).sources
+    assert not first.without_topic("a.b")
+    assert not first.without_topic("a.b")
+    assert first.without_topic("a_b") == "its topic would be 'shop.a_b', which is that of table a.b of source s0"
+    assert config.claims.is_contested
+    assert "that of table a.b of source s0" in second.without_topic("a.b")
+    assert not second.without_topic("c")
+    for name in ("gaps", "ddl", "checkpoints", "schemas", "watermarks", "dead_letters", "dead.letters"):
+        assert first.without_topic(name).endswith("one of the relay's own"), name
+
+
+def test_named_tables_come_first_then_those_that_were_relayed_before() -> None:
+    """I8, I12: the topic has their changes."""
+    first, second, named = (config := config_of({}, {}, {"tables": ["t"]})).sources
+    assert "table t of source s2" in first.without_topic("t")
+    assert not first.without_topic("u")
+    config.claim([("s1", "u"), ("s0", "t"), ("s0", "gaps")])
+    assert not config.claims.is_contested
+    assert "table u of source s1" in first.without_topic("u")
+    assert not second.without_topic("u")
+    assert not named.without_topic("t")
+    assert "table t of source s2" in first.without_topic("t")
+    assert "the relay's own" in first.without_topic("gaps")
+
+
+def test_the_tables_that_are_found_are_the_ones_that_have_a_topic() -> None:
+    config = config_of({}, {})
+    there = {"s0": ["a_b", "gaps", "t"], "s1": ["a.b", "u"]}
+    found = config.with_tables(lambda entry: [each for each in there[entry.name] if not entry.without_topic(each)])
+    assert {table: source.name for table, source in found.tables.items()} == {"a_b": "s0", "t": "s0", "u": "s1"}
+    assert found == config.with_tables(lambda entry: found.sources[int(entry.name[1:])].table_names)
