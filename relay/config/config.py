@@ -114,7 +114,7 @@ class Config(ConfigModel):
         return self._claims
 
     def claim(self, relayed: Iterable[Place]) -> None:
-        """Give topics to the tables that the sources name, to those that were ``relayed`` before, and then to others."""
+        """Give topics to the tables that the sources name, to those that were ``relayed`` before, then to others."""
         named = ((source.name, table) for source in self.sources for table in source.table_names)
         self._claims.begin(dict.fromkeys([*named, *relayed]))
 

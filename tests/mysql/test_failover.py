@@ -346,7 +346,7 @@ def test_binlogs_that_are_reset_while_they_are_read_are_a_gap(primary: Any, monk
 
 @pytest.mark.parametrize("kind", [MariaDB], indirect=True)
 def test_a_domain_that_was_read_and_deleted_is_not_a_loss_and_one_that_was_not_read_is(primary: Any) -> None:
-    """I9: also for a reader that connects again. The server deletes a domain that only binlogs before the oldest had."""
+    """I9: also for a reader that connects again. A server deletes a domain that only binlogs before the oldest had."""
     source = source_of(DATABASE, primary)
     start = begin(source)["-"]
 

@@ -52,6 +52,8 @@ class FakeBefore82(FakeServer):
         self.asked = 0
 
     def named_rows(self, statement: str) -> Sequence[Mapping[str, object]]:
+        if statement == "SHOW REPLICA STATUS":
+            return []
         if statement != "SHOW MASTER STATUS":
             raise Unavailable("You have an error in your SQL syntax (1064)")
         self.asked += 1
