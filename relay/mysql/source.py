@@ -317,7 +317,8 @@ class MySQLSource(SqlSource):
 
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
         relayed, spares = self.layouts.is_relayed, self.layouts.spares
-        return BinlogEvents(server, executed, self.layouts, self.layouts.wanted, relayed=relayed, spares=spares, raw=True)
+        wanted = self.layouts.wanted
+        return BinlogEvents(server, executed, self.layouts, wanted, relayed=relayed, spares=spares, raw=True)
 
     def _open_replicated(self, parents: Mapping[str, ShardCheckpoint]) -> OpenEvents:
         """Return what opens the binlog of a shard that a reshard has created."""

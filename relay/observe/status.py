@@ -39,8 +39,8 @@ class SourceView:
     connects to its stream, or None if it does neither. ``pending_gaps``: the gaps that a person has to decide about, as
     on the gaps topic. ``set_aside``: the shards and segments that wait for a person, None for the whole stream, with
     the monotonic time since when, and why. ``has_snapshots``: whether its tables can be read again. ``repaired``: the
-    ids of gaps for which a snapshot reads them again, or has. ``left_out``: the tables that cannot be relayed, each with
-    the reason.
+    ids of gaps for which a snapshot reads them again, or has. ``left_out``: the tables that cannot be relayed, by name,
+    and why.
     """
 
     stream: StreamId

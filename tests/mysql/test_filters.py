@@ -189,11 +189,11 @@ def test_a_mariadb_that_left_out_changes_before_it_stopped_to_replicate_is_not_r
         pytest.skip("MySQL keeps none as variables")
     with MariaDB() as replica:
         replica.replicate_from(primary)
-        replica.stop_replication()
+        replica.execute("STOP REPLICA")
         replica.execute(IGNORE[MariaDB])
-        replica.start_replication()
+        replica.execute("START REPLICA")
         replica.wait_for(primary.gtid)
-        replica.stop_replication()
+        replica.execute("STOP REPLICA")
         replica.execute("RESET SLAVE ALL")
         for read_only in ("ON", "OFF"):  # a standby, and a new primary beside the old one
             replica.execute(f"SET GLOBAL read_only = {read_only}")

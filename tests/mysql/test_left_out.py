@@ -94,7 +94,9 @@ def test_a_table_that_gets_another_engine_or_a_key_is_relayed_from_then_on(
                 execute(f"INSERT {table} VALUES ({number + 10})")
             execute("TRUNCATE TABLE bare")
         changes, _ = read_to_head(reader)
-    found = [(change.table, change.operation.value, change.key and list(change.key.values())[0]) for change in changes]
+    found = [
+        (change.table, change.operation.value, change.key and next(iter(change.key.values()))) for change in changes
+    ]
     assert found == [
         ("hole", "INSERT", 11),
         ("hole", "INSERT", 12),
