@@ -113,6 +113,12 @@ class AppliedNotes:
         # What is known to be in the note of a room, and topics there that no longer belong to the room.
         self._last: dict[str, Mapping[str, Mapping[str, int]]] = {}
         self._left: dict[str, Collection[str]] = {}
+        # The gaps of tables that are set aside, by room. Other threads read it: each change is one assignment.
+        self._open: Mapping[str, Sequence[LostChanges]] = {}
+
+    def set_aside(self) -> dict[tuple[str, str], LostChanges]:
+        """Return the tables that are set aside, by source and name, each with the gap that it has until now."""
+        return {(str(gap.source), str(gap.table)): gap for gaps in self._open.values() for gap in gaps}
 
     def applied(self, session: SparkSession) -> Offsets:
         """Return the offsets up to which the target has everything, for all topics that have a room."""
@@ -157,9 +163,10 @@ class AppliedNotes:
                 "name another folder with --checkpoint"
             )
         listed = {gap.id: gap for gap in (*noted, *gaps)}.values()
+        self._know_open(room, listed)
         reached_json = applied.advanced(reached).to_json().decode()
-        listed_tables = sorted(self._tables.get(room, set()).union(tables))
-        return json.dumps({"applied": reached_json, "gaps": to_json([*listed]), "tables": listed_tables})
+        there = self._tables.get(room, set()).union(tables) - {gap.table for gap in self._open[room]}
+        return json.dumps({"applied": reached_json, "gaps": to_json([*listed]), "tables": sorted(there)})
 
     def _read(self, room: str, text: str) -> tuple[AppliedChanges, list[LostChanges], list[str]]:
         """Return what a note says, without topics that were created again and lost tables: offsets, gaps, tables."""
@@ -174,9 +181,13 @@ class AppliedNotes:
                 f"{_note_of(room)} cannot be read: {error}: put back what wrote it, or remove it and name another "
                 "folder with --checkpoint"
             ) from error
+        self._know_open(room, gaps)
         without = {*created_again(applied.ids, ids), *lost.values()}
         kept = {topic: offsets for topic, offsets in applied.offsets.items() if topic not in without}
         return replace(applied, ids={**applied.ids, **ids}, offsets=kept), gaps, tables
+
+    def _know_open(self, room: str, gaps: Iterable[LostChanges]) -> None:
+        self._open = {**self._open, room: [gap for gap in gaps if gap.open_since]}
 
 
 def _note_of(room: str) -> str:

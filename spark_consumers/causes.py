@@ -10,6 +10,7 @@ _LONGEST = 500  # characters
 _OF_PYTHON = re.compile(r"[\w.]*(Error|Exception|MissingExtra): ")
 
 
+_STATE = re.compile(r"SQLSTATE: (\w{5})")
 _OF_A_QUERY = re.compile(r"\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: (.*?)( SQLSTATE: \w+)?")
 
 
@@ -18,6 +19,19 @@ def with_full_disk(said: str, checkpoint: str) -> str:
     if "No space left on device" not in said:
         return said
     return f"{said}: make room for the checkpoint {checkpoint}, for the tables, or for Spark's temporary files"
+
+
+def sql_state(error: BaseException) -> str:
+    """Return the SQLSTATE of what failed first, "" if none is known. What failed for that has one of its own."""
+    deepest, java = "", getattr(error, "java_exception", getattr(error, "_origin", None))
+    try:
+        states = _STATE.findall(str(error))
+        while java is not None:  # the text of Delta's errors has none
+            deepest = (java.getSqlState() if "getSqlState" in dir(java) else None) or deepest
+            java = java.getCause()
+    except Exception:  # as below
+        return ""
+    return str(deepest if deepest and deepest not in states else [deepest, *states][-1])
 
 
 def cause(error: BaseException) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,6 +35,10 @@ class Consumer(ABC):
     executor_modules: Sequence[str] = ()
     continuity: Continuity | None = None
     cache = ""
+
+    def set_aside(self) -> Mapping[str, tuple[float, str]]:
+        """Return the tables that take no changes: since when, in seconds, and why and what to do. From any thread."""
+        return {}
 
     @abstractmethod
     def begin(self, session: SparkSession, start: Start) -> None:

@@ -8,9 +8,10 @@ stored token has not changed since. Images may be large, so they are not collect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any
@@ -30,10 +31,12 @@ from spark_consumers.fold import ChangeHead, Place, StoredRow, VerdictCounts, gr
 from spark_consumers.gaps import LostChanges
 from spark_consumers.plain_items import PlainItems, TableSummary
 from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.running import log_event
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.copy_target import CopyTarget, copy_target
+from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.target import TargetTable
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
@@ -135,14 +138,41 @@ class TableCopies:
         for name in self._names_of_all(given) if gaps else ():
             self._mark(batch, name, by_table, [gap for gap in gaps if gap.source in (name[0], None)])
         for name, used in by_table.items():
-            table = self._table(*name)
-            table.prepare(batch, used)
-            changes = batch.where(F.col("layout").isin(list(used)) & (F.col("status") == DecodeStatus.CHANGE))
-            apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
-            collected += table.tombstones.collect(batch)
-            table.target.maintain(batch)
+            with self._or_set_aside(batch, name):
+                table = self._table(*name)
+                table.refuse = given.refuse
+                table.prepare(batch, used)
+                self._take_back(batch, name, table)
+                changes = batch.where(F.col("layout").isin(list(used)) & (F.col("status") == DecodeStatus.CHANGE))
+                apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
+                collected += table.tombstones.collect(batch)
+                table.target.maintain(batch)
         self._notes.add_tables(by_table)
         return {**asdict(counts), "collected": collected}
+
+    @contextmanager
+    def _or_set_aside(self, batch: DataFrame, name: _Name) -> Iterator[None]:
+        """Set a table aside if it cannot take its changes of this batch, and let the others go on."""
+        known = self._notes.set_aside().get(name)
+        try:
+            yield
+        except TableFault as fault:
+            since = known.open_since if known else time.time()
+            lost = LostChanges.by_fault(f"aside/{name[1]}", *name, str(fault), since)
+            self._notes.add_gaps(batch.sparkSession, [lost])  # I9: before the batch counts as applied
+            if name not in self._notes.set_aside():
+                raise  # nothing has a note of it
+            self._tables.pop(name, None)  # somebody may drop it, too
+            if known is None:
+                log_event("set aside", "copy", source=name[0], table=name[1], error=lost.reason)
+
+    def _take_back(self, batch: DataFrame, name: _Name, table: CopyTable) -> None:
+        """Note beside a table that was set aside, and can take changes again, that it has missed some."""
+        if lost := self._notes.set_aside().get(name):
+            missed = replace(lost, open_since=0.0)
+            table.tombstones.forget_snapshots(batch)  # I7: the end of one would delete rows that it has read meanwhile
+            table.add_gaps(batch, [missed])
+            self._notes.add_gaps(batch.sparkSession, [missed])
 
     def _mark_new(self, given: TableBatch, changed: _Tables) -> None:
         """Note past gaps at tables that have their first changes, since they were not there to note them."""
@@ -157,7 +187,7 @@ class TableCopies:
                     of_all = [gap for gap in (past if known is None else known) if gap.table is None]
                     missed = [gap for gap in past if gap.table == name[1]]
                     self._mark(given.records, name, changed, [*of_all, *missed])  # I9
-        self._met |= new
+        self._met |= new - self._notes.set_aside().keys()
 
     def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:
         """Return the gaps that any table of a source has noted, or None if none of them ever had one."""
@@ -173,12 +203,13 @@ class TableCopies:
         """Note gaps beside a table, if it is there or this batch creates it."""
         if not gaps:
             return
-        table = self._table(*name)
-        if name in changed:
-            # Not for other layouts, which may be from before the table had this key.
-            table.prepare(batch, changed[name])
-        if table.target.exists(batch):
-            table.add_gaps(batch, gaps)
+        with self._or_set_aside(batch, name):
+            table = self._table(*name)
+            if name in changed:
+                # Not for other layouts, which may be from before the table had this key.
+                table.prepare(batch, changed[name])
+            if table.target.exists(batch):
+                table.add_gaps(batch, gaps)
 
     def _table(self, source: str, table: str) -> CopyTable:
         if (source, table) not in self._tables:

@@ -1,7 +1,8 @@
 """Records that carry no change, and the topic for records that cannot be decoded.
 
 The key of a dead letter is ``topic/partition/offset/consumer``, its value is the record's value, and its headers are
-``reason`` and ``consumer``. A batch that is applied again sends its dead letters again, under the same keys.
+``reason``, ``consumer`` and perhaps ``detail``. A batch that is applied again sends its dead letters again, under the
+same keys.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from spark_consumers.records import DecodeStatus
 
 _SEND_TIMEOUT = 30.0  # seconds for the dead letters of one batch
 _KEY_AND_HEADERS = 4096  # bytes that a dead letter's key and headers may add to its value
+_LONGEST_DETAIL = 500  # characters
 
 _REASONS = {
     DecodeStatus.FRAMING: "unknown framing",
     DecodeStatus.DAMAGED: "not what its schema says",
     DecodeStatus.FOREIGN: "unknown schema",
+    DecodeStatus.REFUSED: "refused by the table",
 }
 
 
@@ -42,13 +45,14 @@ class UnknownSchemas(RelayError):
 
 @dataclass(frozen=True, slots=True)
 class NonChangeRecord:
-    """A record that carries no change: a gap, an unknown schema, or bytes that cannot be decoded."""
+    """A record that carries no change: a gap, an unknown schema, or bytes that cannot be decoded; or a refused one."""
 
     status: DecodeStatus
     topic: str
     partition: int
     offset: int
     value: bytes
+    detail: str = ""
 
     @property
     def is_undecodable(self) -> bool:
@@ -111,6 +115,8 @@ class DeadLetterTopic:
         chunks = [record.value[start : start + size] for start in range(0, len(record.value), size)] or [b""]
         for number, chunk in enumerate(chunks, 1):
             headers: dict[str, str | bytes | None] = {"reason": _REASONS[record.status], "consumer": self._consumer}
+            if record.detail:
+                headers["detail"] = record.detail[:_LONGEST_DETAIL]
             if len(chunks) > 1:
                 headers["chunk"] = f"{number}/{len(chunks)}"
             while not self._enqueue(key, chunk, headers):

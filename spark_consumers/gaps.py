@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ class LostChanges:
     """A record of the gaps topic, or what a consumer itself has missed of one ``table``.
 
     ``source``, ``table``: None means any, since the record cannot be read, or does not say so. ``found_at``: seconds.
+    ``open_since``: when a table was set aside that misses changes up to now, in seconds; 0 if none is.
     """
 
     id: str
@@ -43,6 +45,7 @@ class LostChanges:
     found_at: float
     record: str
     table: str | None = None
+    open_since: float = 0.0
 
     @classmethod
     def read(cls, record: NonChangeRecord) -> LostChanges:
@@ -64,6 +67,12 @@ class LostChanges:
         gap = Gap(source, hole.topic, shard, reason, begin, end, found_at)
         # A hole with another end is another gap.
         return cls(f"{gap.id}-{hole.end}", source, f"{reason}: {hole}", found_at, gap.to_json().decode(), table)
+
+    @classmethod
+    def by_fault(cls, name: str, source: str, table: str, reason: str, open_since: float = 0.0) -> LostChanges:
+        """Return the gap of a table that did not take some changes, which were committed up to now."""
+        # I9: the `as_of` of a snapshot that repairs it is not before them.
+        return cls(name, source, reason, time.time() + _MARGIN, "", table, open_since)
 
     def is_repaired_by(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot, whose begin has ``as_of``, began after the gap was found."""

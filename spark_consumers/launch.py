@@ -70,6 +70,8 @@ def run(
             Runner(each, config, _checkpoint(each, config, checkpoint, consumers), until_caught_up, watch)
             for each, watch in zip(consumers, watches, strict=True)
         ]
+        for each, watch in zip(consumers, watches, strict=True):
+            watch.set_aside = each.set_aside
         existing = session or existing_session()
         master = config.spark.master if existing is None else str(existing.sparkContext.master)
         if is_cluster(master) and not config.spark.shared_folders:
@@ -103,6 +105,9 @@ def run(
             _run(runners, opened, is_ours=session is None)
     if any(runner.stopping == signal.SIGINT for runner in runners):
         raise KeyboardInterrupt
+    for each in consumers if until_caught_up else ():
+        for table, (_, why) in each.set_aside().items():
+            raise RelayError(f"{each.name}: table {table} is set aside: {why}")  # I12
 
 
 def _begin(runner: Runner, start: str | None, stack: ExitStack) -> None:

@@ -22,6 +22,7 @@ class DecodeStatus(StrEnum):
     SCHEMA = "schema"  # names a schema that is not known yet: retry
     FOREIGN = "foreign"  # names a schema that was waited for in vain: dead letter
     DAMAGED = "damaged"  # does not match its schema: dead letter
+    REFUSED = "refused"  # a change whose row the table does not take: dead letter
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ from spark_consumers.applied import NOT_KNOWN, AppliedNotes, Start
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
+from spark_consumers.fold import Place
 from spark_consumers.gaps import LostChanges, lost_changes
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.running import log_event
@@ -51,13 +52,17 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """The decoded records of batch ``number``, and the offsets between which they are."""
+    """The decoded records of batch ``number``, and the offsets between which they are.
+
+    ``refuse``: keeps the change at a place among the dead letters, with the reason why its table does not take it.
+    """
 
     records: DataFrame
     layouts: Sequence[Layout]
     begin: Offsets
     end: Offsets
     number: int = 0
+    refuse: Callable[[Place, str], None] = lambda place, why: None
 
 
 class TableRule(Protocol):
@@ -155,7 +160,23 @@ class TableConsumer(Consumer):
         self._notes.advance(session, end)  # I1: before Spark's checkpoint says so
         return {**counts, "parts": len(parts)} if parts else dict(counts)
 
+    def set_aside(self) -> Mapping[str, tuple[float, str]]:
+        return {
+            table: (gap.open_since, f"{gap.reason}; remove the cause, then `relay snapshot CONFIG {source} {table}`")
+            for (source, table), gap in self._notes.set_aside().items()
+            if table in self._config.tables
+        }
+
     def _apply(self, part: TableBatch, dead_letters: DeadLetterTopic) -> dict[str, int]:
+        refused: list[int] = []
+
+        def refuse(place: Place, why: str) -> None:
+            begin, end = ({place.topic: {str(place.partition): offset}} for offset in (place.offset, place.offset + 1))
+            found = kafka_source.read_between(part.records.sparkSession, self._config, self.name, begin, end).collect()
+            letters = [NonChangeRecord(DecodeStatus.REFUSED, r[0], r[1], r[2], bytes(r[3]), why) for r in found]
+            refused.append(dead_letters.send(letters))
+
+        part = replace(part, refuse=refuse)
         part.records.persist()
         try:
             with closing(self._rule.plan(part)) as plan:
@@ -165,7 +186,8 @@ class TableConsumer(Consumer):
                 gaps = lost_changes(records)
                 counts = plan.write(gaps)
                 # Each dead letter is a change that the tables lack, and so is what a gap stands for.
-                holes = {"gaps": len(gaps), "dead_letters": _send(part.records, heads, dead_letters)}
+                sent = _send(part.records, heads, dead_letters) + sum(refused)
+                holes = {"gaps": len(gaps), "dead_letters": sent}
             return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
             part.records.unpersist()

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relay.errors import RelayError
 from relay.types.columns import TYPES, ColumnKind, column_type, decimal
 from spark_consumers.records import Layout, RecordField
+from spark_consumers.sinks.faults import TableFault
 
 ITEM = "item"
 """The column of the items of a DynamoDB table without declared columns, as JSON."""
@@ -75,7 +75,7 @@ def plan(
 
     ``stored``: the kinds of the columns that the table has, by name, empty if there is no table. ``key``: the columns
     of its key, in their order; None if there is no table, or if its key is not known. ``what``: names the table in
-    errors. Raises ``RelayError`` if the target cannot hold the columns, or if the changes have another key.
+    errors. Raises ``TableFault`` if the target cannot hold the columns, or if the changes have another key.
     """
     return _Planning(what, stored, key, naming).plan(layouts)
 
@@ -122,11 +122,7 @@ def _family(kind: str) -> str:
         return kind  # NUMBER, or the type of a column that the copy did not make
 
 
-_ELSEWHERE = (
-    "keep the copy at another `copy.url` from now on, with a new checkpoint that begins after the key was changed "
-    "(`relay consume copy CONFIG --checkpoint NEW --from TIME`), and fill it with `relay snapshot CONFIG SOURCE` for "
-    "each source"
-)
+_ANEW = "drop that table of the copy, and fill it again with `relay snapshot CONFIG SOURCE TABLE`"
 
 
 class _Planning:
@@ -172,26 +168,26 @@ class _Planning:
         # I7: equal values have one text in both, or a batch has one row under two keys.
         is_same = before == kind or _family(before) == _family(kind) == "number"
         if not is_same or not self._place(name, kind):
-            raise RelayError(
+            raise TableFault(
                 f"{self.what}: the key column {field.name} is {kind} at the source and {self.kinds[name]} in the copy, "
-                f"in which the same key has another text: {_ELSEWHERE}"
+                f"in which the same key has another text: {_ANEW}"
             )
         return name
 
     def _take_key(self, key: list[str]) -> None:
-        """Take the key of the first layout, unless the table has one. Raises ``RelayError`` for another key."""
+        """Take the key of the first layout, unless the table has one. Raises ``TableFault`` for another key."""
         if self.key not in (None, key):  # I7: one row would be several, and two rows one
-            raise RelayError(
+            raise TableFault(
                 f"{self.what}: the key of its rows is {', '.join(self.key or ['missing'])}, and the key of the changes "
-                f"is {', '.join(key)}: {_ELSEWHERE}"
+                f"is {', '.join(key)}: {_ANEW}"
             )
         self.key = key
 
     def _item(self, kind: str) -> None:
         if not self._place(ITEM, kind):
-            raise RelayError(
+            raise TableFault(
                 f"{self.what}: {ITEM} is {self.kinds[ITEM]} in the copy, and {kind} by `copy.items`: change that back, "
-                "or keep the copy at another `copy.url` from now on, with a new checkpoint"
+                f"or {_ANEW}"
             )
 
     def _column(self, layout: Layout, field: RecordField) -> str:
@@ -201,10 +197,9 @@ class _Planning:
         beside = self._claimed(self.naming.shown(f"{name}__{_family(kind)}"), field.name)
         if self._place(beside, kind):
             return beside
-        raise RelayError(
+        raise TableFault(
             f"{self.what}: the column {field.name} is {kind} at the source, and neither {name} ({self.kinds[name]}) "
-            f"nor {beside} ({self.kinds[beside]}) holds it: keep the copy at another `copy.url` from now on, with "
-            "a new checkpoint"
+            f"nor {beside} ({self.kinds[beside]}) holds it: {_ANEW}"
         )
 
     def _kind(self, field: RecordField) -> str:
@@ -231,11 +226,11 @@ class _Planning:
         return self._claimed(self.naming.shown(f"{prefix}_{source}" if taken else source), source)
 
     def _claimed(self, name: str, source: str) -> str:
-        """Return ``name`` as the table has it. Raises ``RelayError`` if another column than ``source`` has it."""
+        """Return ``name`` as the table has it. Raises ``TableFault`` if another column than ``source`` has it."""
         same = self.naming.same(name)
         other = self.sources.setdefault(same, source)
         if other != source:  # I8
-            raise RelayError(
+            raise TableFault(
                 f"{self.what}: the columns {other} and {source} would be one column in the copy: rename one at the "
                 "source"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from pyspark.sql import DataFrame
@@ -14,6 +15,7 @@ from relay.kafka.created_again import created_again
 from relay.token import EventToken
 from spark_consumers.fold import (
     ChangeHead,
+    Place,
     StoredRow,
     Verdict,
     VerdictCounts,
@@ -25,7 +27,8 @@ from spark_consumers.fold import (
 from spark_consumers.gaps import LostChanges, from_json, to_json
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
-from spark_consumers.sinks.target import Key, SelectedRows, TargetTable, Write, is_same_change
+from spark_consumers.sinks.faults import RowFault, TableFault
+from spark_consumers.sinks.target import Item, Key, SelectedRows, TargetTable, Write, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones
 
 GAPS = "relay.gaps"
@@ -39,6 +42,7 @@ TRUNCATIONS = "relay.truncations"
 
 _ATTEMPTS = 20  # more conflicts in a row are a fault, not contention
 _ROWS_PER_SWEEP = 20_000  # rows decided and written at once (I11)
+_MOST_REFUSED = 100  # more rows that a target refuses at once are the fault of their table
 
 
 _Rule = Callable[[StoredRow], tuple[StoredRow, Verdict]]
@@ -55,6 +59,8 @@ class CopyTable:
     ) -> None:
         self.target = target
         self._topic_ids = topic_ids
+        # Keeps a change whose row the target refuses, and why, among the dead letters. Set before each batch.
+        self.refuse: Callable[[Place, str], None] = lambda place, why: None
         self._knows_topics = False
         self.tombstones = Tombstones(target, tombstone_retention)
 
@@ -118,10 +124,17 @@ class CopyTable:
     def decide(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Sequence[Key] | None:
         """Apply the changes of the items that SQL can decide, and return the keys of the rest.
 
-        None if it cannot decide any.
+        None if it cannot decide any, or if one of them has a row that the target refuses: the rule finds out which.
         """
-        if not self.target.decides_newest:
+        decided = VerdictCounts()
+        try:
+            left = self._decide(changes, found, decided) if self.target.decides_newest else None
+        except RowFault:
             return None
+        counts.add(decided)
+        return left
+
+    def _decide(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Sequence[Key] | None:
         if found.reads:
             self.tombstones.load(changes)
             # The rows of a snapshot that was replaced by a later one are not applied.
@@ -151,13 +164,44 @@ class CopyTable:
                 row = fold(read, changes, counts_by_key[key])
                 if row is not None and not is_same_change(row, read):
                     writes.append(Write(key, read, row))
-            conflicts = self.target.write(batch, writes)
+            refused: list[tuple[Write, RowFault]] = []
+            conflicts = self._write(batch, writes, refused)
+            for write, fault in refused:
+                conflicts |= self._refuse(batch, write, pending[write.key], fault)
             for key, of_key in counts_by_key.items():
                 if key not in conflicts:
                     counts.add(of_key)
             pending = {key: pending[key] for key in conflicts}
         if pending:
             raise self._too_many_conflicts(next(iter(pending)))
+
+    def _write(self, batch: DataFrame, writes: Sequence[Write], refused: list[tuple[Write, RowFault]]) -> set[Key]:
+        """Write as the target does, which writes all or none, but for those that are ``refused``."""
+        try:
+            return self.target.write(batch, writes)
+        except RowFault as fault:
+            if len(writes) > 1:
+                parts = writes[: len(writes) // 2], writes[len(writes) // 2 :]
+                return {key for part in parts for key in self._write(_near(batch, part), part, refused)}
+            refused.append((writes[0], fault))
+            if len(refused) > _MOST_REFUSED:
+                raise TableFault(f"{self.target.name} refuses more than {_MOST_REFUSED} rows: {fault}") from fault
+            return set()
+
+    def _refuse(self, batch: DataFrame, write: Write, changes: Sequence[ChangeHead], fault: RowFault) -> set[Key]:
+        """Keep a change among the dead letters, and mark its row as incomplete; return its key if that conflicts."""
+        row, stored = write.row, write.read
+        is_kept = isinstance(row.item, tuple)
+        place = next(c.place for c in changes if (c.new == row.item if is_kept else c.event_id == row.event_id))
+        self.refuse(place, str(fault))  # I1: first, since the change is a replay once its row is marked
+        # As a change without its image: nothing older replaces the row, and what is newer completes it.
+        kept = None if stored is None else Item.AS_STORED
+        marked = replace(row, item=kept, deleted=stored is None or stored.deleted, incomplete=True)
+        try:
+            return self.target.write(batch, [Write(write.key, stored, marked)])
+        except RowFault:  # I9: it refuses the key
+            self.add_gaps(batch, [LostChanges.by_fault("refused", *self.target.source_table, str(fault))])
+            return set()
 
     def truncate(
         self,
@@ -203,6 +247,12 @@ class CopyTable:
             f"{self.target.name}: row {key} was changed by another writer during {_ATTEMPTS} attempts in a row to "
             "write it: stop whatever else writes to this table"
         )
+
+
+def _near(batch: DataFrame, writes: Sequence[Write]) -> DataFrame:
+    """Return a part of a batch that has the images of these rows: it is read for each attempt to write some."""
+    offsets = [write.row.item[1] for write in writes if isinstance(write.row.item, tuple)]
+    return batch.where(f"`offset` BETWEEN {min(offsets)} AND {max(offsets)}") if offsets else batch
 
 
 def _tokens(text: str) -> list[EventToken]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from relay.errors import ConfigError
 from relay.types.columns import TYPES, ColumnKind
+from spark_consumers.causes import cause, sql_state
+from spark_consumers.sinks.faults import RowFault, TableFault
 
 # Spark has decimals under the same names.
 _TYPES = {each.kind.value: each.spark for each in TYPES if each.kind is not ColumnKind.DECIMAL}
@@ -21,6 +25,14 @@ _KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 
 _DAY = 86_400_000_000  # microseconds
 _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
+
+MISFIT = "a value of type"
+"""Begins what `value_of` says of a value."""
+
+# By the SQLSTATE, or its first two characters: records of Kafka are gone, other writers, no resources, a file system,
+# what cannot be read now, the table has just changed, an error inside of Spark, and what we raise.
+_TRIED_AGAIN = frozenset({"", "08", "22000", "25", "2D", "40", "53", "58", "KD001", "KD007", "P0", "XX"})
+_OF_ROWS = frozenset({"22", "23", "44", "54006"})
 
 
 def quoted(name: str) -> str:
@@ -131,7 +143,21 @@ class Merged:
     inserted: int
 
 
+@contextmanager
+def faults(*, writes_rows: bool = False) -> Iterator[None]:
+    """Raise ``TableFault``, or ``RowFault`` if this ``writes_rows``, for errors that another attempt would meet."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        state = sql_state(error)
+        kinds, is_misfit = {state, state[:2]}, state == "P0001" and MISFIT in str(error)
+        if kinds & _TRIED_AGAIN and not is_misfit:
+            raise
+        raise (RowFault if writes_rows and (is_misfit or kinds & _OF_ROWS) else TableFault)(cause(error)) from error
+
+
 def merge(session: SparkSession, statement: str) -> Merged:
-    """Run a MERGE statement."""
-    row: Row = session.sql(statement).collect()[0]
+    """Run a MERGE statement. Raises ``RowFault`` and ``TableFault``."""
+    with faults(writes_rows=True):
+        row: Row = session.sql(statement).collect()[0]
     return Merged(int(row["num_affected_rows"]), int(row["num_inserted_rows"]))

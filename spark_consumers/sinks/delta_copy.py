@@ -11,7 +11,6 @@ from itertools import islice
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from relay.errors import RelayError
 from relay.types.columns import ColumnKind
 from spark_consumers.fold import StoredRow
 from spark_consumers.locations import table_folder
@@ -32,6 +31,7 @@ from spark_consumers.sinks.delta_values import (
     text_of,
     value_of,
 )
+from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.target import (
     LACKS_IMAGES,
     OF_CHANGE,
@@ -70,7 +70,7 @@ class DeltaTable(TargetTable):
 
     def __init__(self, path: str, schedule: Schedule, source: str, table: str, *, items: str = "json") -> None:
         self.name = delta.table(table_folder(path, source, table))
-        self._source_table = source, table
+        self.source_table = source, table
         self._upkeep = TableUpkeep(self.name, schedule)
         self._naming = naming("string" if items == "json" else VARIANT)
         self._layouts: Mapping[int, Layout] | None = None
@@ -79,6 +79,7 @@ class DeltaTable(TargetTable):
 
     # ------------------------------------------------------------------ columns
 
+    @delta.faults()
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         if layouts == self._layouts:
             return
@@ -96,7 +97,7 @@ class DeltaTable(TargetTable):
 
     def _refuse_other_format(self, properties: Mapping[str, str]) -> None:
         if (found := properties.get(FORMAT)) != _OURS:
-            raise RelayError(
+            raise TableFault(
                 f"{self.name} is not a copy that this version can continue: its property {FORMAT} is {found}, not "
                 f"{_OURS}: rebuild it with `relay replay copy CONFIG --into PLACE --swap`, or keep the copy at another "
                 "`copy.url`, with a new checkpoint, and fill it with `relay snapshot`"
@@ -172,7 +173,7 @@ class DeltaTable(TargetTable):
         decided = self._decided(batch.sparkSession, writes)
         if any(isinstance(write.row.item, tuple) for write in writes):
             decided = decided.join(
-                self._typed(images(batch, *self._source_table)),
+                self._typed(images(batch, *self.source_table)),
                 (F.col("item_partition") == F.col("_partition")) & (F.col("item_offset") == F.col("_offset")),
                 "left",
             )

@@ -78,7 +78,7 @@ def value_of(text: Column, kind: str, is_ansi: bool) -> Column:
     if is_ansi:
         return text.cast(delta.sql_type(kind))
     value = text.try_cast(delta.sql_type(kind))
-    misfit = F.raise_error(F.concat(F.lit(f"a value of type {kind} is expected, not "), text))
+    misfit = F.raise_error(F.concat(F.lit(f"{delta.MISFIT} {kind} is expected, not "), text))
     # I8: null would stand for what the source does not have. It takes 8 ms of planning, so not where a cast does it.
     return F.when(text.isNotNull() & value.isNull(), misfit).otherwise(value)
 

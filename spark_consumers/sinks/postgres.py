@@ -12,10 +12,12 @@ from relay.config import redacted
 from relay.config.hidden import HIDDEN
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
+from spark_consumers.sinks.faults import RowFault, TableFault
 
 with needs("postgres", "a `copy.url` of PostgreSQL"):
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    from psycopg.errors import InsufficientPrivilege as InsufficientPrivilege
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -51,9 +53,12 @@ PROPERTIES = "_relay_properties"
 _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer ones
 _DIGEST = 8
 
-# By the first two characters of the SQLSTATE: no connection, wrong user or password, no such database, no such schema,
-# a transaction that may be tried again, no resources, a lock of others, an operator or a restart, a system error.
-_UNAVAILABLE = frozenset({"08", "28", "3D", "3F", "40", "53", "55", "57", "58"})
+# By the SQLSTATE, or its first two characters: no connection, the server ended the transaction, wrong user or password,
+# no such database, a transaction that may be tried again, no resources, a lock of others, an operator or a restart, a
+# system error, one inside of PostgreSQL.
+_UNAVAILABLE = frozenset({"08", "25", "28", "3D", "40", "53", "55P03", "57", "58", "XX"})
+# Values, constraints, triggers, and a row that an index or a page has no room for.
+_OF_ROWS = frozenset({"21", "22", "23", "38", "39", "44", "54000", "P0"})
 # No permission, and a server that only reads.
 _REFUSED = frozenset({"42501", "25006"})
 
@@ -80,12 +85,12 @@ class PostgresDatabase:
             pass
 
     @contextmanager
-    def transaction(self, table: str = "") -> Iterator[Connection]:
+    def transaction(self, table: str = "", *, writes_rows: bool = False) -> Iterator[Connection]:
         """Run a transaction, which is rolled back on any error. ``table``: whose locks it may have to wait for.
 
-        Raises ``Unavailable`` and ``RelayError``.
+        Raises ``Unavailable`` and ``TableFault``; if it ``writes_rows`` from changes, ``RowFault``, too.
         """
-        with self._errors(table):
+        with self._errors(table, writes_rows=writes_rows):
             if self._connection is None or self._connection.closed:
                 self._connection = self._connect()
             with self._connection.transaction():
@@ -111,25 +116,30 @@ class PostgresDatabase:
         return psycopg.connect(self._settings, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
 
     @contextmanager
-    def _errors(self, table: str = "") -> Iterator[None]:
+    def _errors(self, table: str = "", *, writes_rows: bool = False) -> Iterator[None]:
         try:
             yield
         except psycopg.Error as error:
-            self.close()  # whatever state it is in
-            raise self._explained(error, table) from error
+            explained = self._explained(error, table, writes_rows)
+            if not isinstance(explained, RowFault):  # many may follow
+                self.close()  # whatever state it is in
+            raise explained from error
 
-    def _explained(self, error: psycopg.Error, table: str) -> RelayError:
-        state = error.sqlstate
-        said = f"copy {self.name}: {_first_line(error)}"
+    def _explained(self, error: psycopg.Error, table: str, writes_rows: bool) -> RelayError:
+        state = error.sqlstate or ""
+        said, kinds = f"copy {self.name}: {_first_line(error)}", {state, state[:2]}
         if isinstance(error, psycopg.errors.LockNotAvailable) and table:
             said += f": {table} is held by {self._holder(table)}: let it end its transaction"
         if state in _REFUSED:
             return Unavailable(f"{said}: `relay check` says what the copy needs")
-        if (state or "")[:2] in _UNAVAILABLE or (
-            state is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-        ):
+        # Another driver has created the same schema at the same time, for another table.
+        is_faster = state == "23505" and not writes_rows
+        has_ended = not state and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        if kinds & _UNAVAILABLE or is_faster or has_ended:
             return Unavailable(said)
-        return RelayError(said)
+        if not state:
+            return RelayError(said)
+        return RowFault(said) if writes_rows and kinds & _OF_ROWS else TableFault(said)
 
     def _holder(self, table: str) -> str:
         with suppress(psycopg.Error), closing(self._connect()) as connection:

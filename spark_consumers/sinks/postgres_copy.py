@@ -18,6 +18,7 @@ from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import ColumnPlan
+from spark_consumers.sinks.faults import RowFault, TableFault
 from spark_consumers.sinks.postgres import PROPERTIES, Connection, PostgresDatabase, execute, quoted
 from spark_consumers.sinks.postgres_upsert import NewestInPostgres, copied_rows
 from spark_consumers.sinks.postgres_values import (
@@ -26,6 +27,7 @@ from spark_consumers.sinks.postgres_values import (
     UNFIT,
     fitted,
     from_image,
+    has_nul,
     kind_of,
     naming,
     primary_key,
@@ -76,7 +78,7 @@ class PostgresTable(TargetTable):
     ) -> None:
         self._database = database
         self._json = "json" if items == "json" else JSONB
-        self._source_table = source, table
+        self.source_table = source, table
         self._schema, self._relation = postgres.identifier(prefix + source), postgres.identifier(table)
         self._table = f"{quoted(self._schema)}.{quoted(self._relation)}"
         self.name = f"copy {database.name}, table {self._table}"
@@ -123,7 +125,10 @@ class PostgresTable(TargetTable):
             # I10: another driver may read rows in one connection, and wait for our lock in a second one to change them.
             # PostgreSQL does not see that this is a circle.
             execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-            execute(connection, f"ALTER TABLE {self._table} {', '.join(added + widened)}")
+            try:
+                execute(connection, f"ALTER TABLE {self._table} {', '.join(added + widened)}")
+            except postgres.InsufficientPrivilege as error:  # somebody else owns this table alone
+                raise TableFault(f"{self.name}: {error}") from error
 
     # ------------------------------------------------------------------ reading
 
@@ -132,14 +137,14 @@ class PostgresTable(TargetTable):
             return bool(stored_types(connection, self._table))
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
-        wanted = list(keys)
+        wanted = [key for key in keys if not has_nul(key)]  # no row has such a key
         listed = ", ".join(f"t.{name}" for name in STATE)
         with self._transaction() as connection:
             rows = execute(
                 connection,
                 f"SELECT s.n, {listed} FROM json_array_elements($1::json) WITH ORDINALITY AS s(key, n)"
                 f" JOIN {self._table} t ON {self._same_key(lambda n: f'(s.key ->> {n})')}",
-                [json.dumps([self._checked(key) for key in wanted])],
+                [json.dumps(wanted)],
             ).fetchall()
         return {wanted[n - 1]: stored_row(values) for n, *values in rows}
 
@@ -148,14 +153,6 @@ class PostgresTable(TargetTable):
         where = selected.where(postgres.literal(selected.topic))
         found = self._database.iterate(f"SELECT {', '.join([*keys, *STATE])} FROM {self._table} t WHERE {where}")
         return ((row[: len(keys)], stored_row(row[len(keys) :])) for row in found)
-
-    def _checked(self, key: Key) -> Key:
-        if any("\0" in part for part in key):
-            raise RelayError(
-                f"{self.name}: the key {key} has a NUL character, which PostgreSQL cannot store in a text: remove "
-                "the row at the source and its changes from the topic, or keep the copy on Delta"
-            )
-        return key
 
     def _same_key(self, part: Callable[[int], str]) -> str:
         """Return the condition that ``t`` is the row of a key, whose parts from 0 on ``part`` returns."""
@@ -167,7 +164,9 @@ class PostgresTable(TargetTable):
     def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
         if not writes:
             return set()
-        with self._transaction() as connection:
+        if unfit := next((write.key for write in writes if has_nul(write.key)), None):
+            raise RowFault(f"{self.name}: the key {unfit} has a NUL character, which PostgreSQL cannot store in a text")
+        with self._transaction(writes_rows=True) as connection:
             self._lock(connection)
             staged = [f"{name} {kind}" for name, kind in _STAGED.items()]
             staged += [f"{prefix}{name} {OURS[name].split()[0]}" for prefix in ("", "read") for name in STATE]
@@ -187,13 +186,13 @@ class PostgresTable(TargetTable):
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         newest, rows = self._newest(), self._copied(changes, found)
-        with self._transaction() as connection:
+        with self._transaction(writes_rows=True) as connection:
             self._lock(connection)
             return newest.write(connection, rows, found)
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
         newest, rows = self._newest(), self._copied(changes, found, of_snapshots=True)
-        with self._transaction() as connection:
+        with self._transaction(writes_rows=True) as connection:
             self._lock(connection)
             return newest.write_reads(connection, rows)
 
@@ -222,7 +221,7 @@ class PostgresTable(TargetTable):
             else:
                 yield self._staged_row(n, write)
         if wanted:
-            for partition, offset, layout, image in images(batch, *self._source_table).toLocalIterator():
+            for partition, offset, layout, image in images(batch, *self.source_table).toLocalIterator():
                 number = wanted.pop((partition, offset), None)
                 if number is not None:
                     yield self._staged_row(number, writes[number], layout, image)
@@ -237,7 +236,7 @@ class PostgresTable(TargetTable):
             image, unfit = fitted(image, self._layouts[layout], is_jsonb=self._json == JSONB)
         read = (None,) * len(STATE) if write.read is None else state(write.read)
         keep, existed = write.row.item is Item.AS_STORED, write.read is not None
-        row = (n, list(self._checked(write.key)), layout, image, unfit, keep, existed)
+        row = (n, list(write.key), layout, image, unfit, keep, existed)
         return (*row, *state(write.row), *read)
 
     def _statement(self) -> str:

@@ -132,7 +132,7 @@ def fitted(image: str, layout: Layout, *, is_jsonb: bool) -> tuple[str | None, s
     These are texts with a NUL character. In JSON, PostgreSQL stores it, but not in jsonb.
     """
     if layout.row is None:
-        if is_jsonb and _NUL in image and _has_nul(orjson.loads(image)):
+        if is_jsonb and _NUL in image and has_nul(orjson.loads(image)):
             return None, f'{{"{columns.ITEM}":{image}}}'
         return image, None
     shown = {field.name: postgres.identifier(field.name) for field in layout.row}
@@ -140,15 +140,15 @@ def fitted(image: str, layout: Layout, *, is_jsonb: bool) -> tuple[str | None, s
         return image, None
     values = orjson.loads(image)
     in_json = {field.name for field in layout.row if is_jsonb and field.column in (ColumnKind.JSON, ColumnKind.REST)}
-    unfit = {name: value for name, value in values.items() if _has_nul(value, is_json=name in in_json)}
+    unfit = {name: value for name, value in values.items() if has_nul(value, is_json=name in in_json)}
     fit = {shown.get(name, name): value for name, value in values.items() if name not in unfit}
     return orjson.dumps(fit).decode(), orjson.dumps(unfit).decode() if unfit else None
 
 
-def _has_nul(value: object, *, is_json: bool = False) -> bool:
+def has_nul(value: object, *, is_json: bool = False) -> bool:
     """Whether a NUL character is in a value. ``is_json``: the value is the text of JSON that may have one."""
-    if isinstance(value, (dict, list)):
-        return any(map(_has_nul, [*value, *value.values()] if isinstance(value, dict) else value))
+    if isinstance(value, (dict, list, tuple)):
+        return any(map(has_nul, [*value, *value.values()] if isinstance(value, dict) else value))
     if is_json and isinstance(value, str):
-        return _NUL in value and _has_nul(orjson.loads(value))
+        return _NUL in value and has_nul(orjson.loads(value))
     return isinstance(value, str) and "\0" in value

@@ -91,6 +91,9 @@ class TargetTable(Protocol):
     name: str
     """Names the table in messages."""
 
+    source_table: tuple[str, str]
+    """The source and the table at the source."""
+
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         """Create the table, or change its columns, for changes of ``layouts``, by number. Comes first in each batch."""
 
@@ -101,7 +104,10 @@ class TargetTable(Protocol):
         """Return the state of each of ``keys`` that is in the table, tombstones included."""
 
     def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
-        """Write each row whose state is still the one that was read, all or none; return the keys of the others."""
+        """Write each row whose state is still the one that was read, all or none; return the keys of the others.
+
+        Raises ``RowFault``, as `write_newest` and `write_reads` do. All methods raise ``TableFault``.
+        """
 
     @property
     def decides_newest(self) -> bool:

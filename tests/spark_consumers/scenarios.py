@@ -193,7 +193,7 @@ def a_key_called_item_is_beside_the_items(table: CopyInTest) -> None:
 
 def a_wider_key_is_widened_and_another_one_is_refused(table: CopyInTest) -> None:
     table.play(ORDERS, order(1, 1, "a"))
-    said = r"the key column id is {} at the source.*another `copy.url`"
+    said = r"the key column id is {} at the source.*drop that table of the copy"
     double = layout({"id": "double"}, {"note": "string"})
     with pytest.raises(RelayError, match=said.format("double")):  # I7: 5.0 is another text of the key 5
         table.play({0: ORDERS, 1: double}, order(4, 5, "d"), change(5, ["5.0"], {"note": "e"}, layout=1))
@@ -216,20 +216,20 @@ def changes_of_another_key_are_refused(table: CopyInTest) -> None:
         (layout({"id": "long", "region": "string", "shop": "int"}, {**columns, "shop": "int"}), ["1", "eu", "7"]),
     ]
     of_first = change(1, ["1", "eu"], image)
-    with pytest.raises(RelayError, match="the key of its rows is id, region, and the key of the changes is id: keep"):
+    with pytest.raises(RelayError, match="the key of its rows is id, region, and the key of the changes is id: drop"):
         table.play({0: first, 1: others[0][0]}, of_first, change(2, ["1"], image, layout=1))
     assert table.kept(first, ["code"]) == []  # it made no table
     table.play(first, of_first, change(2, ["2", "us"], {**image, "id": 2, "region": "us"}))
     for other, key in others:
         names = ", ".join(field.name for field in other.key)
-        said = f"the key of its rows is id, region, and the key of the changes is {names}: .*another `copy.url`.*--from"
+        said = f"the key of its rows is id, region, and the key of the changes is {names}: drop that table of the copy"
         of_other = change(3, key, {**image, "shop": 7}, layout=1)
         for layouts, changes in (
             ({1: other}, [of_other]),
             ({0: first, 1: other}, [change(4, ["1", "eu"], image), of_other]),
             ({0: other, 1: first}, [change(3, key, {**image, "shop": 7})]),
         ):
-            with pytest.raises(RelayError, match=f"{said}.*`relay snapshot CONFIG SOURCE`"):
+            with pytest.raises(RelayError, match=f"{said}.*`relay snapshot CONFIG SOURCE TABLE`"):
                 table.play(layouts, *changes)
         with pytest.raises(RelayError, match=said):
             table.kept(other, ["code"])

@@ -2,77 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.spark_consumers.noted_copy import played
 from tests.spark_consumers.spark_process import SparkProcess
 
 pytestmark = pytest.mark.services
-
-COPY = """
-import json, sys
-from relay.demo.tables import spark
-from spark_consumers.applied import AppliedNotes
-from spark_consumers.copy import TableCopies
-from spark_consumers.gaps import LostChanges
-from spark_consumers.sinks.copy_table import GAPS
-from spark_consumers.sinks.delta_copy import DeltaTable
-from spark_consumers.sinks.postgres import PostgresDatabase
-from spark_consumers.sinks.postgres_copy import PostgresTable
-from spark_consumers.sinks.upkeep import Schedule
-from spark_consumers.table_consumer import TableBatch
-from tests.spark_consumers.batches import FOREVER, change, in_spark, layout, mark
-
-FOUND_AT = 5000
-BY_A = layout({"a": "string"}, {"a": "string", "b": "int"})
-BY_B = layout({"b": "int"}, {"a": "string", "b": "int"})
-LINES = layout({"b": "int"}, {"a": "string", "b": "int"}, "lines")
-
-def gap(id, found_at=FOUND_AT):
-    return LostChanges(id, "shop", "trimmed", found_at, "")
-
-def row(number, key, layout):
-    return change(number, [key], {"a": key, "b": number}, layout=layout)
-
-class Copy:
-    def __init__(self, layouts):
-        self.layouts, self.note = layouts, ""
-        self.database = PostgresDatabase(sys.argv[1]) if sys.argv[1].startswith("postgresql") else None
-        self.start()
-
-    def start(self):
-        self.copies = TableCopies(self.open, FOREVER, notes=AppliedNotes({"shop": []}, dict, self.change))
-
-    def change(self, session, room, rule):
-        self.note = rule(self.note)
-        return self.note
-
-    def open(self, source, table):
-        if self.database is not None:
-            return PostgresTable(self.database, source, table)
-        return DeltaTable(sys.argv[1], Schedule(86400.0, 604800.0), source, table)
-
-    def play(self, *changes, gaps=()):
-        batch = in_spark(session, changes)
-        plan = self.copies.plan(TableBatch(batch, self.layouts, {}, {}))
-        plan.write(gaps)
-        plan.close()
-
-    def noted(self, table):
-        text = self.open("shop", table).properties(in_spark(session, [])).get(GAPS)
-        return None if text is None else [each["id"] for each in json.loads(text)]
-
-with spark() as session:
-    copy, found = Copy(LAYOUTS), []
-    STEPS
-    if copy.database is not None:
-        copy.database.close()
-    json.dump(found, sys.stdout)
-"""
-
 
 IN_BOTH = pytest.mark.parametrize("place", ["delta", "postgres"], indirect=True)
 # The rule is one for both: those of IN_BOTH prove that Delta keeps and returns what it notes.
@@ -87,12 +24,6 @@ IN_POSTGRES = pytest.mark.parametrize(
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a copy is kept."""
     return str(tmp_path) if request.param == "delta" else request.getfixturevalue("database_url")
-
-
-def played(spark: SparkProcess, place: str, layouts: str, steps: str) -> Any:
-    """Return what ``steps`` append to ``found``, playing batches of a ``copy`` that knows ``layouts``."""
-    script = COPY.replace("LAYOUTS", layouts).replace("STEPS", steps.strip().replace("\n", "\n    "))
-    return json.loads(spark.run(script, place).splitlines()[-1])
 
 
 @IN_BOTH

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay.change import Operation, Snapshot
-from relay.errors import RelayError, Unavailable
+from relay.errors import Unavailable
 from relay.services.postgres import execute
 from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
@@ -62,7 +62,7 @@ def order(number: int, id: int, note: str | None, **more: Any) -> Published:
     return change(number, [str(id)], None if note is None else {"id": id, "note": note}, **more)
 
 
-def test_a_text_with_a_nul_is_kept_beside_its_column_and_a_key_with_one_is_refused(opened: Opened) -> None:
+def test_a_text_with_a_nul_is_kept_beside_its_column(opened: Opened) -> None:
     """I8: PostgreSQL stores no NUL in a text, but in JSON."""
     odd = layout({"id": "string"}, {"id": "string", "note": "string", "tags": "set", "plain": "string"})
     image = {"id": "a", "note": "a\0b", "tags": ["\0"], "plain": "\\u0000"}
@@ -72,8 +72,6 @@ def test_a_text_with_a_nul_is_kept_beside_its_column_and_a_key_with_one_is_refus
     assert opened.select(f"note, tags, plain, {text}") == [(None, None, "\\u0000", unfit)]
     play(opened.table, odd, change(2, ["a"], image | {"note": "c", "tags": []}))
     assert opened.select(f"note, tags, plain, {text}") == [("c", [], "\\u0000", None)]
-    with pytest.raises(RelayError, match=r"the key \('a\\x00b',\) has a NUL character"):
-        play(opened.table, odd, change(3, ["a\0b"], image))
 
 
 def test_a_number_that_is_too_long_for_spark_is_a_number(opened: Opened) -> None:
