@@ -66,6 +66,9 @@ RUNNING = Metric(
     _OF_ONE,
 )
 UPTIME = Metric("relay_consumer_uptime_seconds", "Time since the process of the consumer started.", _OF_ONE)
+SET_ASIDE = Metric(
+    "relay_consumer_tables_set_aside", "Tables of the copy that cannot take their changes; the others go on.", _OF_ONE
+)
 STORE_USED = Metric(
     "relay_consumer_store_used_bytes",
     "Memory that a server of the cache has taken, at the last look that it answered, one in 5 s.",

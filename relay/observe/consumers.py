@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from threading import Lock
 from typing import Any
@@ -58,6 +58,8 @@ class ConsumerWatch:
         self.address = ""
         # The memory of the servers of its cache. Set by the thread that looks, as one assignment of one reference.
         self.memory: Sequence[ServerMemory] = ()
+        # The tables that take no changes: since when, in seconds, and why. Set before the consumer starts.
+        self.set_aside: Callable[[], Mapping[str, tuple[float, str]]] = dict
         # Guards all below, which is short work.
         self._lock = Lock()
         self._state = "starting"
@@ -134,7 +136,11 @@ class ConsumerWatch:
             now = self.clock()
             found = list(self._stalls(now))
         error = redacted(self._error) if self._error else None
-        return [Stall(what, seconds, error=error, hangs=hangs) for what, seconds, hangs in found]
+        stalls = [Stall(what, seconds, error=error, hangs=hangs) for what, seconds, hangs in found]
+        for table, (since, why) in self.set_aside().items():  # I12: at once, since only a person can help
+            what = f"consumer {self.name}: table {table} is set aside"
+            stalls.append(Stall(what, max(0.0, time.time() - since), error=redacted(why)))
+        return stalls
 
     def _stalls(self, now: float) -> Iterator[tuple[str, float, bool]]:
         """Yield what, for how many seconds, and whether it hangs, so that a restart may help."""
@@ -261,6 +267,7 @@ class ConsumersObserver(Collector):
         families = {metric: metric.gauge() for metric in _GAUGES}
         for watch in self.watches:
             families[metrics.RUNNING].add_metric([watch.name], float(watch.is_ready))
+            families[metrics.SET_ASIDE].add_metric([watch.name], len(watch.set_aside()))
             families[metrics.UPTIME].add_metric([watch.name], watch.uptime())
             if watch.tombstone_ttl is not None:
                 families[metrics.COMMIT_LAG].add_metric([watch.name], watch.commit_lag())

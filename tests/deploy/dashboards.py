@@ -158,6 +158,7 @@ CONSUMERS = {
         _count("Failed attempts", consumer.RETRIES, "consumer"),
         _count("Dead letters", consumer.DEAD_LETTERS, "consumer"),
         _count("Gaps noted", consumer.GAPS, "consumer"),
+        _greatest("Tables set aside", "short", consumer.SET_ASIDE, "consumer"),
     ),
 }
 

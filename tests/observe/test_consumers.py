@@ -220,6 +220,23 @@ def test_exactly_the_metrics_of_the_consumers_catalogue_are_exposed(observer: Co
         assert f"\n{line}\n" in body
 
 
+def test_a_table_that_is_set_aside_makes_health_red_at_once_and_no_process_is_restarted_for_it(
+    observer: ConsumersObserver,
+) -> None:
+    """I12: with the reason, and what to do; a new process would meet the same."""
+    why = "a view at postgresql://me:secret@host is in the way; remove the cause"
+    observer.watches[1].set_aside = lambda: {"orders": (1_700_000_000.0, why)}
+    assert health(observer) == ["consumer copy: table orders is set aside"]
+    (stall,) = observer.stalls()
+    assert "is in the way; remove the cause" in str(stall.error)
+    assert "secret" not in str(observer.report())
+    assert stall.seconds > 1000
+    assert answer(observer, "/livez")[0] == 200
+    lines = answer(observer, "/metrics")[2].decode().splitlines()
+    assert 'relay_consumer_tables_set_aside{consumer="copy"} 1.0' in lines
+    assert 'relay_consumer_tables_set_aside{consumer="log"} 0.0' in lines
+
+
 def test_the_memory_of_each_server_of_the_cache_is_shown(observer: ConsumersObserver) -> None:
     observer.watches[0].memory = [
         ServerMemory("cache1:6379", 5, 9, "noeviction"),
