@@ -8,7 +8,6 @@ stored token has not changed since. Images may be large, so they are not collect
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -157,8 +156,8 @@ class TableCopies:
         try:
             yield
         except TableFault as fault:
-            since = known.open_since if known else time.time()
-            lost = LostChanges.by_fault(f"aside/{name[1]}", *name, str(fault), since)
+            lost = LostChanges.by_fault(f"aside/{name[1]}", *name, str(fault))
+            lost = replace(lost, open_since=known.open_since if known else lost.found_at)
             self._notes.add_gaps(batch.sparkSession, [lost])  # I9: before the batch counts as applied
             if name not in self._notes.set_aside():
                 raise  # nothing has a note of it

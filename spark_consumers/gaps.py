@@ -69,10 +69,10 @@ class LostChanges:
         return cls(f"{gap.id}-{hole.end}", source, f"{reason}: {hole}", found_at, gap.to_json().decode(), table)
 
     @classmethod
-    def by_fault(cls, name: str, source: str, table: str, reason: str, open_since: float = 0.0) -> LostChanges:
+    def by_fault(cls, name: str, source: str, table: str, reason: str) -> LostChanges:
         """Return the gap of a table that did not take some changes, which were committed up to now."""
         # I9: the `as_of` of a snapshot that repairs it is not before them.
-        return cls(name, source, reason, time.time() + _MARGIN, "", table, open_since)
+        return cls(name, source, reason, time.time() + _MARGIN, "", table)
 
     def is_repaired_by(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot, whose begin has ``as_of``, began after the gap was found."""

@@ -36,7 +36,7 @@ BY_NAME = layout({"name": "string"}, {"name": "string"})
 TOO_LARGE = 5_000_000_000
 
 
-class Copied:
+class RefusingCopy:
     """A copy of ``shop.orders`` in a database of its own. ``refused``: the offsets of its dead letters, and why."""
 
     def __init__(self, url: str) -> None:
@@ -65,8 +65,8 @@ class Copied:
 
 
 @pytest.fixture
-def copied(database_url: str) -> Iterator[Copied]:
-    found = Copied(database_url)
+def copied(database_url: str) -> Iterator[RefusingCopy]:
+    found = RefusingCopy(database_url)
     yield found
     found.database.close()
 
@@ -89,7 +89,7 @@ def again(each: Published, number: int) -> Published:
 WHOLE, INCOMPLETE, ABSENT = (False, False), (False, True), (True, True)
 
 
-def test_a_row_that_the_table_refuses_is_incomplete_and_all_others_are_written(copied: Copied) -> None:
+def test_a_row_that_the_table_refuses_is_incomplete_and_all_others_are_written(copied: RefusingCopy) -> None:
     """I12: a dead letter has the change, and the next one completes the row."""
     copied.play(ORDERS, order(1, 1, 1), order(2, 2, 2))
     copied.play(ORDERS, *(order(n, n - 9, TOO_LARGE if n in (11, 17) else n) for n in range(10, 20)))
@@ -102,7 +102,7 @@ def test_a_row_that_the_table_refuses_is_incomplete_and_all_others_are_written(c
     assert copied.gaps() == []
 
 
-def test_a_refused_change_is_a_dead_letter_before_its_row_says_that_it_is_incomplete(copied: Copied) -> None:
+def test_a_refused_change_is_a_dead_letter_before_its_row_says_that_it_is_incomplete(copied: RefusingCopy) -> None:
     """I1: after a crash in between the change comes again, and it is a replay once the row is marked."""
     copied.play(ORDERS, order(1, 1, 1))
 
@@ -120,7 +120,7 @@ def test_a_refused_change_is_a_dead_letter_before_its_row_says_that_it_is_incomp
         assert copied.rows() == [(1, 1, *INCOMPLETE)]
 
 
-def test_a_refused_change_is_applied_when_it_is_redriven_unless_something_newer_is_stored(copied: Copied) -> None:
+def test_a_refused_change_is_applied_when_it_is_redriven_unless_something_newer_is_stored(copied: RefusingCopy) -> None:
     """I7"""
     copied.play(ORDERS, order(1, 1, 1))
     execute(copied.url, "ALTER TABLE shop.orders ADD CONSTRAINT small CHECK (n < 10), ALTER n SET NOT NULL")
@@ -135,7 +135,7 @@ def test_a_refused_change_is_applied_when_it_is_redriven_unless_something_newer_
     assert copied.rows()[0] == (1, 1, *WHOLE)
 
 
-def test_a_deletion_that_the_table_refuses_leaves_the_row_incomplete(copied: Copied) -> None:
+def test_a_deletion_that_the_table_refuses_leaves_the_row_incomplete(copied: RefusingCopy) -> None:
     copied.play(ORDERS, order(1, 1, 1), order(2, 2, 2))
     execute(copied.url, "ALTER TABLE shop.orders ALTER n SET NOT NULL")
     copied.play(ORDERS, order(3, 1, None), order(4, 2, 4))
@@ -151,7 +151,7 @@ def test_a_deletion_that_the_table_refuses_leaves_the_row_incomplete(copied: Cop
     ["a\0b", "".join(Random(1).choices(string.ascii_letters + string.digits, k=9000))],
     ids=["with a NUL", "longer than the index takes"],
 )
-def test_a_row_whose_key_the_table_cannot_have_is_a_gap_of_the_table(copied: Copied, name: str) -> None:
+def test_a_row_whose_key_the_table_cannot_have_is_a_gap_of_the_table(copied: RefusingCopy, name: str) -> None:
     """I9: until a snapshot that began later does not find it any more."""
     begun = time.time()
     for n in range(2):  # one gap, however often
@@ -166,7 +166,7 @@ def test_a_row_whose_key_the_table_cannot_have_is_a_gap_of_the_table(copied: Cop
     assert gap.is_repaired_by(Snapshot("s", int(gap.found_at)))
 
 
-def test_a_row_of_a_snapshot_that_the_table_refuses_is_not_deleted_at_its_end(copied: Copied) -> None:
+def test_a_row_of_a_snapshot_that_the_table_refuses_is_not_deleted_at_its_end(copied: RefusingCopy) -> None:
     """I7: it exists at the source."""
     copied.play(ORDERS, order(1, 1, 1), order(2, 2, 2))
     rows = [read(4, ["1"], {"id": 1, "n": 1}, 5000), read(5, ["2"], {"id": 2, "n": TOO_LARGE}, 5000)]
@@ -178,7 +178,7 @@ def test_a_row_of_a_snapshot_that_the_table_refuses_is_not_deleted_at_its_end(co
     assert copied.rows()[2] == (3, 3, *WHOLE)
 
 
-def test_many_rows_that_the_table_refuses_are_the_fault_of_the_table(copied: Copied) -> None:
+def test_many_rows_that_the_table_refuses_are_the_fault_of_the_table(copied: RefusingCopy) -> None:
     """I11, I12: they would fill the topic of dead letters, and each of them takes several attempts."""
     copied.play(ORDERS, order(1, 0, 0))
     copied.play(ORDERS, *(order(n, n, TOO_LARGE) for n in range(2, 102)))
@@ -211,7 +211,7 @@ def test_what_another_attempt_may_not_meet_is_the_fault_of_no_row(
     database_url: str, prepare: Callable[[Any], None], said: str
 ) -> None:
     """I1"""
-    copied = Copied(f"{database_url}?options=-clock_timeout%3D200")
+    copied = RefusingCopy(f"{database_url}?options=-clock_timeout%3D200")
     copied.play(ORDERS, order(1, 1, 1))
     with psycopg.connect(database_url) as connection:
         prepare(connection)
@@ -224,7 +224,7 @@ def test_what_another_attempt_may_not_meet_is_the_fault_of_no_row(
     copied.database.close()
 
 
-def test_a_table_that_somebody_drops_is_not_the_fault_of_its_rows(copied: Copied) -> None:
+def test_a_table_that_somebody_drops_is_not_the_fault_of_its_rows(copied: RefusingCopy) -> None:
     """I12"""
     copied.play(ORDERS, order(1, 1, 1))
     execute(copied.url, "DROP TABLE shop.orders")
@@ -233,7 +233,7 @@ def test_a_table_that_somebody_drops_is_not_the_fault_of_its_rows(copied: Copied
     assert copied.refused == []
 
 
-def test_a_truncation_that_the_table_refuses_is_the_fault_of_the_table(copied: Copied) -> None:
+def test_a_truncation_that_the_table_refuses_is_the_fault_of_the_table(copied: RefusingCopy) -> None:
     """I12: nobody can tell by which row."""
     copied.play(ORDERS, order(1, 1, 1))
     execute(copied.url, "ALTER TABLE shop.orders ALTER n SET NOT NULL")
@@ -241,13 +241,13 @@ def test_a_truncation_that_the_table_refuses_is_the_fault_of_the_table(copied: C
         copied.play(ORDERS, change(2, (), None, Operation.TRUNCATE))
 
 
-def test_only_who_owns_a_table_may_alter_it_and_no_other_table_waits_for_that(copied: Copied, unique: str) -> None:
+def test_only_who_owns_a_table_may_alter_it_and_no_other_table_waits_for_that(copied: RefusingCopy, unique: str) -> None:
     """I12: what a user may not do in the database is the fault of all."""
     copied.play(ORDERS, order(1, 1, 1))
     wider = layout({"id": "int"}, {"id": "int", "n": "long"})
     execute(copied.url, f"CREATE ROLE {unique} LOGIN PASSWORD 'x'")
     parts = urlsplit(copied.url)
-    guest = Copied(parts._replace(netloc=f"{unique}:x@{parts.hostname}:{parts.port}").geturl())
+    guest = RefusingCopy(parts._replace(netloc=f"{unique}:x@{parts.hostname}:{parts.port}").geturl())
     with pytest.raises(Unavailable, match="permission denied"):
         guest.play(wider, order(2, 1, 2))
     for granted in ("USAGE ON SCHEMA", "ALL ON ALL TABLES IN SCHEMA"):
