@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import orjson
 
-from relay.errors import RelayError
 from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import CopiedColumn, Naming
+from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.postgres import Connection, execute, quoted
 
 UNFIT = "_relay_unfit"
@@ -64,7 +64,7 @@ def kind_of(sql: str) -> str:
 def stored_types(connection: Connection, table: str) -> dict[str, str]:
     """Return the SQL types of the columns of a table that are not ours, by name; none if there is no table.
 
-    Raises ``RelayError`` if it is somebody else's.
+    Raises ``TableFault`` if it is somebody else's.
     """
     rows = execute(
         connection,
@@ -75,7 +75,7 @@ def stored_types(connection: Connection, table: str) -> dict[str, str]:
     ).fetchall()
     types: dict[str, str] = dict(rows)
     if types and (lacking := [name for name in OURS if name not in types]):
-        raise RelayError(
+        raise TableFault(
             f"the table {table} is not one of the copy, since it has no column {lacking[0]}: rename it, or keep the "
             "copy at another `copy.url`"
         )

@@ -23,6 +23,7 @@ from spark_consumers.fold import VerdictCounts
 from spark_consumers.gaps import LostChanges, from_json
 from spark_consumers.sinks import copy_table, postgres_copy
 from spark_consumers.sinks.copy_table import GAPS, CopyTable
+from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.postgres_upsert import is_stored
@@ -121,7 +122,7 @@ def test_somebody_elses_table_of_the_same_name_and_key_is_refused_and_stays_as_i
     """The copy added its columns to it, and then failed with an error of PostgreSQL's."""
     opened.postgres.execute(f"CREATE SCHEMA {quoted(opened.name)}")
     opened.postgres.execute(f"CREATE TABLE {quoted(opened.name)}.orders (id int PRIMARY KEY, theirs text)")
-    with pytest.raises(RelayError, match=r'"orders" is not one of the copy, since it has no column _relay_unfit: ren'):
+    with pytest.raises(TableFault, match=r'"orders" is not one of the copy, since it has no column _relay_unfit: ren'):
         play(opened.table, ORDERS, order(1, 1, "a"))
     assert opened.select(where="true") == []
     of_table = f"table_schema = '{opened.name}' ORDER BY ordinal_position"

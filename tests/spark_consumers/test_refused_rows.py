@@ -241,7 +241,9 @@ def test_a_truncation_that_the_table_refuses_is_the_fault_of_the_table(copied: R
         copied.play(ORDERS, change(2, (), None, Operation.TRUNCATE))
 
 
-def test_only_who_owns_a_table_may_alter_it_and_no_other_table_waits_for_that(copied: RefusingCopy, unique: str) -> None:
+def test_only_who_owns_a_table_may_alter_it_and_no_other_table_waits_for_that(
+    copied: RefusingCopy, unique: str
+) -> None:
     """I12: what a user may not do in the database is the fault of all."""
     copied.play(ORDERS, order(1, 1, 1))
     wider = layout({"id": "int"}, {"id": "int", "n": "long"})
