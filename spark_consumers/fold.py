@@ -136,8 +136,8 @@ def store(stored: StoredRow | None, change: ChangeHead) -> tuple[StoredRow | Non
 def _verdict(stored: StoredRow | None, change: ChangeHead) -> Verdict:
     is_late = change.attributes.get(REDRIVEN) == UNDECODED
     # What is redriven comes long after its place in the order, so it may only complete its own stub, or the row that
-    # its target has refused. Anything else that is stored is newer, even where the tokens cannot say so (I5); if nothing
-    # is stored, a tombstone was collected.
+    # its target has refused. Anything else that is stored is newer, even where the tokens cannot say so (I5); if
+    # nothing is stored, a tombstone was collected.
     completes = stored is not None and stored.incomplete and stored.event_id == change.event_id
     if REDRIVEN in change.attributes and (completes or not is_late):
         return Verdict.APPLIED if completes else Verdict.IGNORED
