@@ -9,10 +9,17 @@ from contextlib import contextmanager
 from http.server import HTTPServer
 from typing import TypeVar
 
+import pytest
+
 Server = TypeVar("Server", bound=HTTPServer)
 
 NOBODY = "127.0.0.1:1"
 """An address that refuses connections. A port that is free may be taken by a server that another test starts."""
+
+
+def give_up_on_brokers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands wait a moment for a broker. Why there is none may not be known by then."""
+    monkeypatch.setattr("relay.kafka.topics.connect.__defaults__", (0.1,))
 
 
 def accepted(listener: socket.socket) -> Iterator[socket.socket]:

@@ -18,7 +18,7 @@ import yaml
 from relay import __version__
 from relay.config.json_schema import json_schema
 from tests.command_line import errors, relay
-from tests.listening import NOBODY
+from tests.listening import NOBODY, give_up_on_brokers_at_once
 
 
 def content(**others: Any) -> dict[str, Any]:
@@ -40,8 +40,7 @@ def content(**others: Any) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is not there is believed sooner than a user would want."""
-    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
+    give_up_on_brokers_at_once(monkeypatch)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_a_broker_that_does_not_answer_is_named(nobody: str) -> None:
 
 
 def test_a_registry_that_does_not_answer_is_named_without_its_password(nobody: str) -> None:
-    schemas = RegistrySchemas(f"http://user:secret@{nobody}/apis")
+    schemas = RegistrySchemas(f"http://user:secret@{nobody}/apis", retries=0)
     with pytest.raises(
         Unavailable, match=rf"the schema registry at http://\*\*\*@{nobody}/apis does not answer"
     ) as raised:
@@ -48,7 +48,7 @@ def test_the_schemas_that_were_known_before_are_known_while_the_registry_does_no
     """I1: and no others. A registry that answers is asked."""
     known, unknown = confluent_header(1), confluent_header(2)
     kept = {known: {"type": "record", "name": "Change", "fields": []}}
-    with closing(RegistrySchemas(f"http://{nobody}", kept=lambda: kept)) as schemas:
+    with closing(RegistrySchemas(f"http://{nobody}", kept=lambda: kept, retries=0)) as schemas:
         assert schemas.all() == {}
         assert schemas.lookup(known) == kept[known]
         assert f"the schema registry at http://{nobody} does not answer" in caplog.text

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import errors, relay
+from tests.listening import give_up_on_brokers_at_once
 
 LEGACY = '{name: legacy, type: mysql, database: d, shards: {"-": ["127.0.0.1:1"]}}'
 ORDERS = "{name: orders, type: dynamodb, table: orders, region: eu-west-1}"
@@ -14,7 +15,7 @@ ORDERS = "{name: orders, type: dynamodb, table: orders, region: eu-west-1}"
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
+    give_up_on_brokers_at_once(monkeypatch)
     path = tmp_path / "relay.yaml"
     path.write_text(f'name: shop\nkafka: {{bootstrap_servers: "127.0.0.1:1"}}\nsources: [{LEGACY}, {ORDERS}]\n')
     return path

@@ -21,7 +21,7 @@ from relay.dynamodb.kind import tagged
 from relay.dynamodb.session import StreamSession, Transient, translated
 from relay.errors import Unavailable
 from tests.aws_server import REGION, AwsServer, Keys
-from tests.listening import NOBODY
+from tests.listening import NOBODY, give_up_on_brokers_at_once
 
 READS = ("dynamodb:DescribeTable", "dynamodb:DescribeStream", "dynamodb:ListTables", "dynamodb:ListTagsOfResource")
 
@@ -103,7 +103,7 @@ def test_a_refused_role_keeps_its_message_and_is_not_another_error() -> None:
 def test_check_names_a_refused_role_in_one_line_and_exits_3(
     aws: AwsServer, aws_user: Keys, table: str, unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
+    give_up_on_brokers_at_once(monkeypatch)
     role = aws.role(unique, *READS, external_id="shop-42")
     settings = {"name": "orders", "type": "dynamodb", "table": table, "region": REGION, "endpoint_url": aws.url}
     settings |= {"role_arn": role, "external_id": "shop-43"}

@@ -15,8 +15,14 @@ from relay.records import (
     ShardCheckpoint,
     ShardState,
 )
+from relay.stream import discovery
 from tests.engine.maintained import Maintained
 from tests.scripted_source import ScriptedSource
+
+
+@pytest.fixture(autouse=True)
+def lists_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "_RELIST_SOON", 0.02)
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ def other_source(worker: Maintained) -> ScriptedSource:
 
 def serve_both(lists: Maintained, reads: Maintained, reached: Callable[[], object]) -> None:
     def both() -> object:
-        lists.now = reads.now = reads.now + 0.01
+        lists.now = reads.now = reads.now + 0.04
         lists.serve()
         return reached()
 

@@ -23,11 +23,17 @@ from relay.records import (
 )
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import UnknownShard
+from relay.stream import discovery
 from tests.engine.maintained import Maintained, NoRows
 from tests.scripted_source import LABEL, ScriptedSource, config_of
 
 FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
 LAST = StreamId("orders", LABEL.replace("01", "03"))
+
+
+@pytest.fixture(autouse=True)
+def lists_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "_RELIST_SOON", 0.02)
 
 
 @pytest.fixture

@@ -105,9 +105,10 @@ def test_a_worker_gives_up_if_no_client_of_several_gets_an_answer(
 ) -> None:
     """I10"""
     caplog.set_level("INFO", "relay")
-    monkeypatch.setattr(opened_producers, "_GIVE_UP_AFTER", 8.0)  # several times what one client takes
+    monkeypatch.setattr("relay.kafka.publisher._CALL_TIMEOUT", 0.2)
+    monkeypatch.setattr(opened_producers, "_GIVE_UP_AFTER", 3.0)  # several times what one client takes
     settings = KafkaSettings.from_config(config(unique, NOBODY))
     settings = replace(settings, producer={**settings.producer, "transaction.timeout.ms": 1000})
-    with pytest.raises(Unavailable, match=r"init_transactions for 1 s: .*; other clients got no answer for 8 s either"):
+    with pytest.raises(Unavailable, match=r"init_transactions for 1 s: .*; other clients got no answer for 3 s either"):
         Producers(settings).open()
     assert "trying with another client" in caplog.text

@@ -23,9 +23,10 @@ from tests.listening import NOBODY
 
 
 def test_a_call_that_no_broker_answers_is_retried_with_their_address_in_the_log(
-    unique: str, caplog: pytest.LogCaptureFixture
+    unique: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I10"""
+    monkeypatch.setattr("relay.kafka.publisher._CALL_TIMEOUT", 0.2)
     caplog.set_level("INFO", "relay")
     client = {"bootstrap.servers": NOBODY, "logger": logging.getLogger("librdkafka")}
     with pytest.raises(NotDrained, match=f"no broker at {client['bootstrap.servers']} answers init_transactions"):

@@ -26,7 +26,7 @@ from relay.operations import check
 from relay.source import CheckedTable
 from relay.table import Column, KeyColumn, TableSchema
 from tests.dynamodb.described import described
-from tests.listening import NOBODY
+from tests.listening import NOBODY, give_up_on_brokers_at_once
 from tests.waiting import wait_until
 
 
@@ -144,7 +144,7 @@ def test_all_problems_are_reported_at_once_in_bounded_time(run: Callable[..., Re
 
 
 def test_the_json_output_is_a_list_of_findings(run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
+    give_up_on_brokers_at_once(monkeypatch)
     legacy = {"name": "legacy", "type": "mysql", "database": "d", "shards": {"-": ["127.0.0.1:1"]}, "tables": ["t"]}
     wrong = {**legacy, "tls": {"ca": "/nowhere/ca.pem"}}
     result = run(config(kafka={"bootstrap_servers": "127.0.0.1:1"}, sources=[wrong]), "--json")

@@ -18,6 +18,7 @@ from relay.config import load
 from relay.errors import RelayError
 from relay.operations.doctor import write
 from tests.command_line import errors, relay
+from tests.listening import give_up_on_brokers_at_once
 
 CONFIG = """\
 name: shop
@@ -71,7 +72,7 @@ def live() -> Iterator[int]:
 
 @pytest.fixture
 def file(live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
+    give_up_on_brokers_at_once(monkeypatch)
     for number, name in enumerate(PLANTED, 20):
         monkeypatch.setenv(name, f"hunter-{number}/+ ")
     monkeypatch.setenv("USER_INFO", "you:hunter-21")

@@ -25,7 +25,7 @@ from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
 from tests.faults.scripted_relay import start_relay
 from tests.kafka.proxy import Api, ProxiedBroker, passing
-from tests.listening import NOBODY
+from tests.listening import NOBODY, give_up_on_brokers_at_once
 from tests.operating import Operated
 from tests.waiting import wait_until
 
@@ -128,7 +128,7 @@ def test_in_a_pipe_each_shard_is_one_line(
 
 
 def test_an_unreachable_broker_exits_3(tmp_path: Path, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
+    give_up_on_brokers_at_once(monkeypatch)
     relay = Operated(tmp_path, stream, NOBODY, "nobody")
     assert "no Kafka broker answers" in relay.command("status", "CONFIG", code=3).stderr
 

@@ -12,6 +12,7 @@ from relay.kafka.checkpoints import partition_of
 from relay.reading.set_aside import GapPending
 from relay.records import Gap, Shard, ShardCheckpoint, ShardState, SnapshotControl, SnapshotRequest
 from relay.source import Opening, Page, ShardReader
+from relay.stream import discovery
 from tests.engine.maintained import Committed, Maintained, NoRows
 from tests.scripted_source import ScriptedSource
 from tests.waiting import wait_until
@@ -28,6 +29,11 @@ class Refusing(ScriptedSource):
         if self.error is not None and opening.shard.id == ONE:
             raise self.error
         return super().open(opening)
+
+
+@pytest.fixture(autouse=True)
+def lists_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "_RELIST_SOON", 0.02)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from relay.errors import RelayError
 from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
 from relay.records import ReshardJournal, ShardCheckpoint, ShardState
 from relay.source import Page
+from relay.vitess import table_reader
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.reads import pages_of
@@ -291,8 +292,9 @@ def test_what_a_lost_shard_had_is_not_waited_for() -> None:
     assert read.finished
 
 
-def test_a_silent_copy_is_opened_again_with_more_patience_each_time() -> None:
+def test_a_silent_copy_is_opened_again_with_more_patience_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """I10"""
+    monkeypatch.setattr(table_reader, "_PATIENCE", 4)
     log, comes = Log(), False
     whole = copy_script(log, rows_of(range(1, 4)), batch=9, seed=1)
 
@@ -303,7 +305,7 @@ def test_a_silent_copy_is_opened_again_with_more_patience_each_time() -> None:
         vtgate.beats = False
         assert "vtgate sent nothing for 0.02 s" in failure(reader)
     with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.head), silence=0.3) as reader:
-        failure(reader, "no row of table customer came for 6 s")  # heartbeats may be late before
+        failure(reader, "no row of table customer came for 1.2 s")  # heartbeats may be late before
         comes = True
         assert ids(until(reader, lambda page: page.finished)) == [1, 2, 3]
 
