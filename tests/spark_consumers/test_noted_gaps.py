@@ -12,7 +12,7 @@ from tests.spark_consumers.spark_process import SparkProcess
 pytestmark = pytest.mark.services
 
 IN_BOTH = pytest.mark.parametrize("place", ["delta", "postgres"], indirect=True)
-# The rule is one for both: those of IN_BOTH prove that Delta keeps and returns what it notes.
+# The rule is one for both: that of IN_BOTH proves that Delta keeps and returns what it notes.
 IN_POSTGRES = pytest.mark.parametrize(
     "place",
     ["postgres", pytest.param("delta", marks=pytest.mark.faults("the same rule in PostgreSQL, and Delta by IN_BOTH"))],
@@ -72,7 +72,7 @@ found.append(copy.noted("orders"))
     assert played(spark_process, place, "[BY_A]", steps) == [["past"], []]
 
 
-@IN_BOTH
+@IN_POSTGRES
 def test_a_table_that_comes_later_notes_the_gaps_that_others_of_its_source_still_have(
     place: str, spark_process: SparkProcess
 ) -> None:

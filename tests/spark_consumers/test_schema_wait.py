@@ -144,7 +144,18 @@ def test_the_headers_that_are_remembered_are_bounded() -> None:
 
 
 @pytest.mark.services
-@pytest.mark.parametrize(("consumer", "engine"), [("cache", "spark"), ("cache", "python"), ("log", "spark")])
+@pytest.mark.parametrize(
+    ("consumer", "engine"),
+    [
+        pytest.param(
+            "cache",
+            "spark",
+            marks=pytest.mark.faults("[cache-python] and [log-spark]; which of them waits: test_runner.py"),
+        ),
+        ("cache", "python"),
+        ("log", "spark"),
+    ],
+)
 def test_a_foreign_value_with_the_mark_of_the_framing_stops_no_consumer(
     tmp_path: Path,
     kafka: Any,
