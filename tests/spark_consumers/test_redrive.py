@@ -12,16 +12,25 @@ from confluent_kafka import Producer
 
 from relay.avro.topic_schemas import TopicSchemas
 from relay.change import Operation
+from relay.config import load
 from relay.dynamodb.values import image_json
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.topic_writer import TopicWriter
+from relay.operations.dead_letters import DeadLetters
+from relay.services.postgres import execute
 from tests.benchmarks.changes import finished
+from tests.spark_consumers import delta_rows
 from tests.spark_consumers.spark_process import SparkProcess
-from tests.spark_consumers.topic import TABLE, Topic, change, mark, read
+from tests.spark_consumers.topic import TABLE, Topic, change, copied, mark, read
 
 pytestmark = pytest.mark.services
 
 LARGEST = 20_000
+
+
+@pytest.fixture
+def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
 
 
 def huge(customer: str, version: int) -> Any:
@@ -31,44 +40,42 @@ def huge(customer: str, version: int) -> Any:
     return one
 
 
-SCRIPT = """
-import json, pathlib, sys
-import spark_consumers
-from relay.config import load
-from relay.operations.dead_letters import DeadLetters
-from relay.demo.tables import spark
-
-path = pathlib.Path(sys.argv[1])
-config = load(path)
-
-def consume(name):
-    spark_consumers.run(name, config, until_caught_up=True, checkpoint=path.parent / "checkpoints" / name)
-
-def look(session):
-    copied = session.read.format("delta").load(str(path.parent / "copy/orders/orders")).collect()
-    logged = session.read.format("delta").load(str(path.parent / "log")).where("key is not null").collect()
-    version = lambda text: text and int(json.loads(text)["version"]["N"])
+def found_in(topic: Topic) -> dict[str, Any]:
+    """Bring log and copy up to date, and return what they have."""
+    topic.consume("log copy", checkpoint=".")
+    config = load(topic.path)
+    assert config.copy_ is not None
+    columns = ["customer", "item", "_relay_incomplete", "_relay_deleted"]
+    if config.copy_.url.startswith("postgresql"):
+        copied = execute(config.copy_.url, f"SELECT {', '.join(columns)} FROM orders.orders")
+    else:
+        copied = delta_rows.rows(topic.folder / "copy/orders/orders", columns)
+    logged = delta_rows.rows(topic.folder / "log", ["offset", "key", "images", "new"], where="key IS NOT NULL")
     return {
-        "copy": {r["customer"]: [version(r["item"]), r["_relay_incomplete"], r["_relay_deleted"]] for r in copied},
-        "log": sorted([json.loads(r["key"])["customer"], r["images"], version(r["new"]) or 0] for r in logged),
-        "order": [version(r["new"]) for r in sorted(logged, key=lambda r: r["offset"]) if '"newer"' in r["key"]],
+        "copy": {customer: [version(item), *flags] for customer, item, *flags in copied},
+        "log": sorted([json.loads(key)["customer"], images, version(new) or 0] for _, key, images, new in logged),
+        "order": [version(new) for _, key, _, new in logged if '"newer"' in key],
     }
 
-with spark() as session:
-    if sys.argv[2] == "redriven":
-        letters = DeadLetters(config)
-        letters.redrive(letters.all(), lambda letter: None)
-        letters.redrive(letters.all()[:1], lambda letter: None)  # twice does no harm
-    consume("log"), consume("copy")
-    json.dump(look(session), sys.stdout)
-"""
+
+def version(item: Any) -> int | None:
+    found = json.loads(item) if isinstance(item, str) else item
+    return None if found is None else int(found["version"]["N"])
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        "postgres",
+        pytest.param("delta", marks=pytest.mark.faults("one rule for both: [postgres]; in Delta: test_scenarios.py")),
+    ],
+)
 def test_a_redrive_completes_copy_and_log_and_tombstones_are_collected_after_the_snapshot(
-    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
+    topic: Topic, target: str, request: pytest.FixtureRequest
 ) -> None:
     """I7, I8: also in one batch with its stub, and after a newer change or a deletion, which it does not undo."""
-    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+    if target == "postgres":
+        topic.set_copy_url(request.getfixturevalue("database_url"))
     raw = yaml.safe_load(topic.path.read_text())
     raw["copy"]["tombstone_retention"] = "1s"
     topic.path.write_text(yaml.safe_dump(raw))
@@ -84,12 +91,13 @@ def test_a_redrive_completes_copy_and_log_and_tombstones_are_collected_after_the
     topic.publish([huge("done", 2), huge("newer", 2), huge("gone", 2)], largest=LARGEST, dead_letters=letters)
     topic.publish([change("newer", 3), change("gone", 3, Operation.DELETE)])
 
-    def consumed(state: str) -> dict[str, Any]:
-        return json.loads(spark_process.run(SCRIPT, str(topic.path), state).splitlines()[-1])  # type: ignore[no-any-return]
-
-    before, after = consumed("published"), consumed("redriven")
+    before = found_in(topic)
+    dead = DeadLetters(topic.config)
+    dead.redrive(dead.all(), lambda letter: None)
+    dead.redrive(dead.all()[:1], lambda letter: None)  # twice does no harm
+    after = found_in(topic)
     topic.publish([mark("end", 1_600_000_000), change("same", 2)])
-    last = consumed("ended")
+    last = found_in(topic)
 
     kept = {"same": [1, False, False], "plain": [None, False, True]}
     gone, newer = [None, False, True], [3, False, False]
@@ -112,10 +120,10 @@ def test_a_redrive_completes_copy_and_log_and_tombstones_are_collected_after_the
 
 
 def test_a_change_that_a_consumer_could_not_decode_undoes_no_row_that_was_read_since(
-    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
+    topic: Topic, database_url: str
 ) -> None:
     """I7: the row of a snapshot has no token. Where nothing newer is stored, the change is applied."""
-    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+    topic.set_copy_url(database_url)
     topic.publish([change("before", 1), read("read", 9, 1_700_000_200)])
     schemas = TopicSchemas(topic.config.kafka.client(), topic.config.internal("schemas"))
     writer = TopicWriter(TABLE, topic.name, 2, "hash", schemas)
@@ -128,6 +136,8 @@ def test_a_change_that_a_consumer_could_not_decode_undoes_no_row_that_was_read_s
         )
     assert producer.flush(30) == 0
     schemas.close()
-    spark_process.run(SCRIPT, str(topic.path), "published")
-    found = json.loads(spark_process.run(SCRIPT, str(topic.path), "redriven").splitlines()[-1])
-    assert {name: row[0] for name, row in found["copy"].items()} == {"read": 9, "before": 300, "absent": 3}
+    topic.consume("copy", checkpoint="copy")
+    dead = DeadLetters(topic.config)
+    dead.redrive(dead.all(), lambda letter: None)
+    topic.consume("copy", checkpoint="copy")
+    assert copied(load(topic.path), "orders") == {"read": 9, "before": 300, "absent": 3}

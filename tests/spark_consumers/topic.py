@@ -139,6 +139,20 @@ class Topic:
         wait_until(lambda: self.name not in topics.list_topics(admin, self.config))
         self._create()
 
+    def reported(self, consumer: str) -> list[TopicPartition]:
+        """Return the offsets of ``orders`` that a consumer has reported to its group."""
+        client = Consumer({**self._client, "group.id": group(self.config, consumer)})
+        wanted = [TopicPartition(self.name, partition) for partition in range(self.partitions)]
+        found: list[TopicPartition] = client.committed(wanted, timeout=60)
+        client.close()
+        return found
+
+    def report(self, consumer: str, offsets: list[TopicPartition]) -> None:
+        """Report offsets again, which a broker forgets with a topic, as a consumer does that has not noticed."""
+        client = Consumer({**self._client, "group.id": group(self.config, consumer)})
+        client.commit(offsets=offsets, asynchronous=False)
+        client.close()
+
     def set_cache_keys(self, *templates: str, table: str = "orders") -> None:
         """Change the cache keys of a table in the config file."""
         raw = yaml.safe_load(self.path.read_text())
@@ -262,28 +276,24 @@ class Topic:
 
     def consume(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark") -> Mapping[str, int]:
         """Run ``consumer``, or several, to the end of the topic; return the totals of the batches' counts."""
-        arguments = ("--until-caught-up", *arguments)
-        if engine == "spark":
-            self._consume_on_spark(consumer, *arguments, checkpoint=checkpoint)
-        else:
-            command = self._command(consumer, arguments, checkpoint, engine)
-            with no_traces_left():  # in this process, since another one takes a second of CPU to start
-                result = relay(*command)
-                self.log.write_text(result.output)
-                assert result.exit_code == 0, (result.output, repr(result.exception))
-                del result  # its exception would have the clients of Kafka
+        self._consume(consumer, *arguments, checkpoint=checkpoint, engine=engine, code=0)
         return self.counts()
 
-    def refuse(self, consumer: str, *arguments: str, checkpoint: str, code: int = 2) -> None:
+    def refuse(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark", code: int = 2) -> None:
         """Run ``consumer``, which ends with this exit code: by default it takes what it finds for a mistake."""
-        self._consume_on_spark(consumer, "--until-caught-up", *arguments, checkpoint=checkpoint, code=code)
+        self._consume(consumer, *arguments, checkpoint=checkpoint, engine=engine, code=code)
 
-    def _consume_on_spark(self, consumer: str, *arguments: str, checkpoint: str, code: int = 0) -> None:
-        assert self.spark is not None
-        self._runs += 1
-        folder = str(self._checkpoint_folder(checkpoint))
-        command = ("consume", *consumer.split(), str(self.path), "--checkpoint", folder)
-        self.spark.relay(*command, *arguments, log=self.log, code=code)
+    def _consume(self, consumer: str, *arguments: str, checkpoint: str, engine: str, code: int) -> None:
+        command = self._command(consumer, ("--until-caught-up", *arguments), checkpoint, engine)
+        if engine == "spark":
+            assert self.spark is not None
+            self.spark.relay(*command, log=self.log, code=code)
+            return
+        with no_traces_left():  # in this process, since another one takes a second of CPU to start
+            result = relay(*command)
+            self.log.write_text(result.output)
+            assert result.exit_code == code, (result.output, repr(result.exception))
+            del result  # its exception would have the clients of Kafka
 
     def start_in_spark(self, consumer: str, *arguments: str, checkpoint: str) -> RunningInSpark:
         """Start ``consumer`` in the Spark of other tests: it takes a third of the CPU that it takes with a new one."""
