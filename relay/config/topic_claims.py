@@ -32,8 +32,8 @@ class TopicClaims:
     def refusal(self, source: str, table: str) -> str:
         """Take the topic of a table for it, or return whose it is; "" if it has it now."""
         topic, place = self.topic(table), (source, table)
-        owner = self._owners.setdefault(topic_key(topic), place)  # I8: in one step, for several threads
-        if owner == place:
+        owner = self._owners.setdefault(topic_key(topic), place)  # in one step, for several threads
+        if owner == place:  # I8
             return ""
         self.is_contested |= bool(owner[0])
         of = f"that of table {owner[1]} of source {owner[0]}" if owner[0] else "one of the relay's own"

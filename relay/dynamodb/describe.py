@@ -348,7 +348,7 @@ def ask(
             raise Unavailable(f"{where}DynamoDB {at} refuses the AWS credentials: {message}") from error
         if code.startswith("AccessDenied"):
             raise NotAllowed(f"{where}not allowed {doing} {at}: {message}") from error
-        if code.isdigit() and "<" in message:  # it is not one of DynamoDB, and its text is a page
+        if code.isdigit() and "<html" in message.lower():  # not one of DynamoDB
             raise Unavailable(
                 f"{where}what answers {at} is not DynamoDB, or a proxy before it: it answers {code} to a request "
                 f"{doing}: check `endpoint_url`"

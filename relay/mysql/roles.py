@@ -69,8 +69,8 @@ def role_of(server: ServerConnection) -> Role:
     filters = [Filters.of(status, "Replicate") for status in statuses]
     if in_group:  # I1: it applies what the others send, with none of the filters that a status shows
         filters.append(Filters({}))
-    if not filters and (left := Filters.of_settings(server.settings)).texts:
-        filters.append(left)  # I1: what it replicated before is left out of its binlog all the same
+    if not filters and (left := Filters.of_settings(server.settings)).texts:  # I1
+        filters.append(left)  # what it replicated before is left out of its binlog all the same
     return Role(is_replica, server.read_only, lag, domains, in_group, tuple(filters))
 
 

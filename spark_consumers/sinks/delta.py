@@ -43,13 +43,12 @@ def quoted(name: str) -> str:
 
 def refuse_replaced(session: SparkSession, names: Iterable[str]) -> None:
     """Raise ``ConfigError`` for a name of which Spark, as the session is set, would replace a part in SQL (I8)."""
-    if session.conf.get("spark.sql.variable.substitute") != "false":
-        for name in names:
-            if "${" in name:
-                raise ConfigError(
-                    f"Spark would take a part of the name {name} for a variable: give the consumers a session with "
-                    "spark.sql.variable.substitute=false"
-                )
+    replaced = next((name for name in names if "${" in name), None)
+    if replaced is not None and session.conf.get("spark.sql.variable.substitute") != "false":
+        raise ConfigError(
+            f"Spark would take a part of the name {replaced} for a variable: give the consumers a session with "
+            "spark.sql.variable.substitute=false"
+        )
 
 
 def sql_type(kind: str) -> str:

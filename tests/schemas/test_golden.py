@@ -139,6 +139,7 @@ def test_a_record_of_the_checkpoints_is_read_back(case: dict[str, Any]) -> None:
         *((stream.segment_key(name), segment) for name, segment in known.segments.items()),
         *((gap.key, gap) for gap in known.pending_gaps.values()),
         *((request.key, request) for request in view.requests_of("shop")),
+        *view.owners.items(),
     ]
     assert [(place, record.to_json()) for place, record in found if record is not None] == [(key, value)]
 
