@@ -4,8 +4,6 @@ Commands, options and exit codes are a contract with users. Heavy imports (Kafka
 commands, so that small ones start fast.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The message says what is wrong, where (file, line, key, shard, position) and wha
 without a traceback. Commands in messages have CONFIG for the file, whose name only the command line knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 

@@ -1,7 +1,5 @@
 """Extras of the distribution: the error that names the extra when one of its packages is not installed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext

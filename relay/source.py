@@ -5,8 +5,6 @@ else about a database. `Source` lists shards and opens them, `ShardReader` reads
 `SnapshotSource` reads the rows that a table already has. Each package exports a `SourceKind`, ``kind.KIND``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol

@@ -1,7 +1,5 @@
 """Tables as the relay sees them: key columns and row columns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

@@ -1,7 +1,5 @@
 """What to say of an error of Spark's, which runs over pages."""
 
-from __future__ import annotations
-
 import re
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]

@@ -6,8 +6,6 @@ offsets, if a batch comes again, otherwise by time: only changes that are not ne
 Users query the columns, which the README of the consumers lists: add new ones at the end.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ It is the truth about progress. The Kafka group ``<name>.<consumer>`` only repor
 lag and a new checkpoint can start exactly there (``--from committed``).
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence

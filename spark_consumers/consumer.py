@@ -1,7 +1,5 @@
 """What whatever runs a consumer has to know about it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 

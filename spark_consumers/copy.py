@@ -6,8 +6,6 @@ items the stored tokens are read, the rows are decided on the driver, and one st
 stored token has not changed since. Images may be large, so they are not collected on the driver.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace

@@ -4,8 +4,6 @@ Spark's ``from_avro`` has one schema for a whole column. A query with 200 of the
 370 µs for each record. The class takes the same for one schema as for many.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What Spark's executors need in order to run our Python: the code, and the packages that it imports."""
 
-from __future__ import annotations
-
 import importlib
 import time
 import zipfile

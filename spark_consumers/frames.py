@@ -1,7 +1,5 @@
 """Changes as DataFrames, for jobs of one's own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence

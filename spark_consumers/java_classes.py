@@ -1,7 +1,5 @@
 """Java of our own in Spark's JVM: made by Spark's compiler when it is first used, and given to the executors."""
 
-from __future__ import annotations
-
 import tempfile
 import zipfile
 from collections.abc import Sequence

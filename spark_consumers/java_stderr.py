@@ -1,7 +1,5 @@
 """What Java prints, without the line that Spark's own start options make it print, and that its user cannot act on."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

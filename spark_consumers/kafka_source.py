@@ -3,8 +3,6 @@
 Each setting of ``kafka.producer`` that concerns the connection is translated or refused by name; none is ignored.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

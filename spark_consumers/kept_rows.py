@@ -1,7 +1,5 @@
 """The rows that the copy or the log has of a table, read to be compared with the source; nothing is changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol

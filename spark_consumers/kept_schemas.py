@@ -1,7 +1,5 @@
 """The schemas of a registry that a consumer has met, in a file: they are known while the registry does not answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

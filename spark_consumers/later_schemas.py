@@ -1,7 +1,5 @@
 """The schemas that are published while a query runs, such as after an ALTER TABLE."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

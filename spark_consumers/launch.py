@@ -1,7 +1,5 @@
 """Starts one consumer, or several in one Spark: their checkpoints, their locks, the session, and their end."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A lock file that one process on this machine holds, and that the kernel releases however the process dies."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

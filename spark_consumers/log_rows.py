@@ -1,7 +1,5 @@
 """The rows that the change log makes of a table, by the functions of ``log_sql``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

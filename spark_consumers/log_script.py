@@ -4,8 +4,6 @@ In Spark, a function declares the types that it takes, and a few functions have 
 template ``sql/log.sql``.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Literal

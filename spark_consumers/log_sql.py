@@ -1,7 +1,5 @@
 """SQL over the change log: the history of an item, a table as of a time, and the changes between two watermarks."""
 
-from __future__ import annotations
-
 import re
 
 from pyspark.errors import AnalysisException

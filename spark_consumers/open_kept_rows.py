@@ -1,7 +1,5 @@
 """Opens the rows that the copy or the log has of tables, wherever they are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -4,8 +4,6 @@ They have one shard and no origin. Two DynamoDB sequence numbers are such positi
 last sequence number differs. ``relay.token.compare`` has the rule for all tokens; on these it says the same.
 """
 
-from __future__ import annotations
-
 # GTIDs of more digits may be past the largest one that a server assigns.
 _POSITION = (
     r"(?:DynamoDB/|(?:MySQL56/[0-9a-z_:,-]+:[0-9]+-|MariaDB/(?:[0-9]+-[0-9]+-[0-9]+,)*[0-9]+-[0-9]+-)"

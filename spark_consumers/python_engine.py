@@ -5,8 +5,6 @@ cut off is applied again, which is harmless. So any number of such processes may
 is applied, which is waiting for the store in part, the next is read and decoded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

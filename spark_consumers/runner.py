@@ -4,8 +4,6 @@ Spark's checkpoint advances only after a batch was applied, so a batch that fail
 again; the sinks make that harmless.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """What running a consumer means on any engine: signals, the log on stderr, the pauses between attempts."""
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

@@ -5,8 +5,6 @@ topics, or nobody has ever published it. A value that is given up becomes a dead
 brings it back once its schema is there.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable

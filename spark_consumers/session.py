@@ -4,8 +4,6 @@ In an existing driver the consumer gets a session of its own, whose SQL settings
 has set is never set otherwise.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

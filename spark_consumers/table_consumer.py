@@ -3,8 +3,6 @@
 Besides the rule for changes these are the other records: schemas to wait for, gaps, and dead letters.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Only a value's columns in cache keys are decoded, by the reader of the schema th
 same text in a cache key whether its column is declared or not.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Serves what consumers show of themselves over HTTP, and looks at the ends of their topics meanwhile."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator, Sequence

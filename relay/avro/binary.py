@@ -1,7 +1,5 @@
 """Integers, text and bytes in Avro's "Binary Encoding"."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1

@@ -4,8 +4,6 @@ Every writer raises ValueError, with the value and the type, for a value that it
 and the values that they take are listed in ``schemas/README.md``, the bytes in the golden files.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Never guesses: a value of unknown framing or schema is an error, and so is a bod
 ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from io import BytesIO
 from typing import Any, Protocol

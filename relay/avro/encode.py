@@ -4,8 +4,6 @@ The compiled core (``relay.native``) does the same for what it is sure of; all e
 compare every byte with fastavro's, so they fail if only the schema changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 

@@ -5,8 +5,6 @@ names the earlier one in its ``aliases``, which are not part of a fingerprint. A
 as the new one, so a record gets it only where every value stays exactly the same (I8).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 The formats are Avro's "Single-object encoding" and Confluent's "Wire format".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ They skip what they are not asked for. What they cannot read is left to the gene
 which decides whether a value is damaged.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping

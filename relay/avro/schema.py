@@ -4,8 +4,6 @@ The fixed part of a schema is ``schemas/change.avsc``; key and row records are m
 schema or name for the same columns needs new golden files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ Its records (key: the fingerprint's 8 bytes as 16 hexadecimal characters, in the
 schema's JSON) are a contract with readers.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

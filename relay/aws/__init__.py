@@ -3,8 +3,6 @@
 The modules need boto3, and are imported only when a config asks for them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from relay.errors import Unavailable

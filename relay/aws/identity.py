@@ -3,8 +3,6 @@
 A role's credentials expire after an hour. 15 minutes before, botocore asks for new ones.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ the tests compare them with: that package asks STS again for a role's credential
 `relay.aws.identity` keep them until they are old.
 """
 
-from __future__ import annotations
-
 import base64
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The cache for asyncio: the rules and the calls of ``TokenCache``, awaited."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar

@@ -5,8 +5,6 @@ a new rule with vectors in ``tests/cache/test_entry.py`` and with ``tests/cache/
 that shares a cache reads the JSON: fields may be added, but never change their meaning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum

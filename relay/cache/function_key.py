@@ -1,7 +1,5 @@
 """The cache key of a function's arguments, by a template; and the arguments that have a cache key."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping

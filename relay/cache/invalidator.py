@@ -3,8 +3,6 @@
 ``relay.cache.entry`` decides what an invalidation makes of an entry; this module does it for many keys at once.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import time

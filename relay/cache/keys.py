@@ -5,8 +5,6 @@ Where the keys of a change cannot be computed, the whole namespace is invalidate
 that need images the source does not send.
 """
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Requests are sent many at a time, and once: nothing is sent again on another connection (I6).
 """
 
-from __future__ import annotations
-
 import select
 import socket
 import ssl

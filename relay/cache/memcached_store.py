@@ -4,8 +4,6 @@ An entry is one item: the length of its JSON, the JSON, and the value. A compare
 JSON, and writes on condition that the item is still the one that was read.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import secrets

@@ -4,8 +4,6 @@ It keeps the full contract of ``Store``, times to live included, so a test with 
 production. ``lose`` and ``lose_all`` do what a server does to its entries under memory pressure and in a restart.
 """
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

@@ -1,7 +1,5 @@
 """What a read through the cache returns, the calls that it makes, what it has found so far, and how long it waits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

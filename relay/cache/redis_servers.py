@@ -4,8 +4,6 @@ They run scripts, and send each call once: a lease that is written twice could c
 a value from before it through (I6). What is sent again is only what a server has said that it did not execute.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from abc import ABC, abstractmethod

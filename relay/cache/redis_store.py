@@ -4,8 +4,6 @@ An entry is a hash with the fields ``e`` (the entry's JSON) and ``v`` (the value
 and the runs of the primaries that it is valid on. It needs version 6 or newer.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Iterator, Sequence

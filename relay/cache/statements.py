@@ -3,8 +3,6 @@
 They change rows without a change of each row: ALTER TABLE converts rows, and RENAME brings rows under a name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 import orjson

@@ -3,8 +3,6 @@
 A store handles bytes; it knows no tokens and no rules. Run ``tests/cache/test_interleavings.py`` against a new one.
 """
 
-from __future__ import annotations
-
 import random
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ load. I6 depends on the order of those calls: run ``tests/cache/test_interleavin
 gives the order. Threads make its calls here, and coroutines in ``relay.cache.async_cache``.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 import threading

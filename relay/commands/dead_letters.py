@@ -1,7 +1,5 @@
 """``relay dead-letters``: options and output; ``relay.operations.dead_letters`` does the work."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """``relay doctor``: options and output; ``relay.operations.doctor`` does the work."""
 
-from __future__ import annotations
-
 import json
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """``relay gaps``: options and output; ``relay.operations.gaps`` does the work."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Annotated, Literal

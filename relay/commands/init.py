@@ -1,7 +1,5 @@
 """``relay init``: options, questions and output; ``relay.operations.init`` writes the config."""
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

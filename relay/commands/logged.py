@@ -1,7 +1,5 @@
 """``--log-format`` of every command: commands that do not log much have it for their warnings, and for their error."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

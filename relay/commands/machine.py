@@ -1,7 +1,5 @@
 """What may be wrong with the machine of a command: its standard streams, its disks, and who may write where."""
 
-from __future__ import annotations
-
 import codecs
 import errno
 import io

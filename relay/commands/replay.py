@@ -1,7 +1,5 @@
 """``relay replay``: options and output; ``spark_consumers.replay.rebuild`` does the work."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """``relay reset``: options and output; ``relay.operations.reset`` does the work."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``relay snapshot``: options and output; ``relay.operations.snapshot`` does the work."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

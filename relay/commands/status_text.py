@@ -1,7 +1,5 @@
 """The output of ``relay status`` for people. It may change freely; programs use ``--json``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The output of ``relay tail``: for people, which may change freely, and with ``--json``, which is a contract."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

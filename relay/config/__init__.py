@@ -1,7 +1,5 @@
 """The config file: its keys, their checks, and errors that name line and column. ``load`` reads one."""
 
-from __future__ import annotations
-
 from relay.config.cache import CacheConfig
 from relay.config.config import INTERNAL, Config, load
 from relay.config.hidden import redacted

@@ -1,7 +1,5 @@
 """Value types of the config: URLs, and addresses of hosts and ports."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """The docstrings of attributes, read from the source of a class when somebody asks for them."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Whose credentials a config uses in AWS. The keys are a contract with users; AWS's own config file has them, too."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator

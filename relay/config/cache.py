@@ -1,7 +1,5 @@
 """The key ``cache`` of the config file."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from typing import Annotated
 from urllib.parse import parse_qs, urlsplit

@@ -1,7 +1,5 @@
 """The types that ``columns:`` of a DynamoDB source can declare for attributes."""
 
-from __future__ import annotations
-
 from relay.types.columns import MAX_AVRO_PRECISION, TYPES, ColumnKind, column_type
 
 _NAMES = [each.kind.value for each in TYPES if each.attribute and each.kind is not ColumnKind.DECIMAL]

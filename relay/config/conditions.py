@@ -3,8 +3,6 @@
 Other columns are refused: an update could change them, and its row would be on the topic in part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any
 

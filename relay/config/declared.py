@@ -3,8 +3,6 @@
 The class is one of ``relay.dynamodb.models``, which nothing here imports: it says itself what the relay has to know.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from operator import attrgetter

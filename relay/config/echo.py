@@ -1,7 +1,5 @@
 """A config as a file that says the same: defaults filled in, secrets hidden or as the variables that hold them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

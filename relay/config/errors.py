@@ -4,8 +4,6 @@ The validators of ``relay.config`` raise ``ValueError``, or ``invalid`` for prob
 ``explain`` turns everything that pydantic found into one ``ConfigError``, one line per problem.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Collection, Iterable, Mapping

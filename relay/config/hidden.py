@@ -1,7 +1,5 @@
 """What is shown of a config: no passwords and no other secrets."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The config of the port with metrics, health and the status page: its address, or the address and who may look."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator

@@ -1,7 +1,5 @@
 """The JSON schema of configs, for editors: what ``relay check --schema`` prints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue

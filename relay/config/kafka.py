@@ -1,7 +1,5 @@
 """The config of Kafka and the schema registry. Its keys are a contract with users."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 

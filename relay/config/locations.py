@@ -1,7 +1,5 @@
 """Locations of tables and checkpoints, which are folders of this machine or URIs of other stores, and names in them."""
 
-from __future__ import annotations
-
 import os
 import re
 from hashlib import sha256

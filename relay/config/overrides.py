@@ -3,8 +3,6 @@
 The value of a variable is text, until a key wants something else.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

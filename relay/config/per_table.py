@@ -1,7 +1,5 @@
 """What sources of all types have: keys for each of their tables, and what sets their databases apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 

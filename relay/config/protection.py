@@ -3,8 +3,6 @@
 The keys are a contract with users, and so are the texts: a consumer may join by them.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace

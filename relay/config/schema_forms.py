@@ -3,8 +3,6 @@
 What several keys have to be together only the validators say. Regular expressions are JavaScript's.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

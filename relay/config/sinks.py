@@ -1,7 +1,5 @@
 """The keys ``log`` and ``copy`` of the config file: where the consumers keep tables."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator

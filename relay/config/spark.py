@@ -1,7 +1,5 @@
 """The config of the Spark that the consumers run on. Its keys are a contract with users."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self

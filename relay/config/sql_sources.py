@@ -1,7 +1,5 @@
 """The config of the SQL sources: Vitess, and MySQL or MariaDB. Its keys are a contract with users."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal, Self
 

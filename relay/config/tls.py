@@ -1,7 +1,5 @@
 """The files of a connection with TLS. The keys are a contract with users."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Mapping
 from typing import Annotated

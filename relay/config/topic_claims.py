@@ -1,7 +1,5 @@
 """Whose each topic is, also of tables that appear while the relay runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """The topics that a name given by a user means."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping, Sequence
 

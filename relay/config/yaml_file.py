@@ -1,7 +1,5 @@
 """Reads YAML into plain data, expands ``${NAME}``, and records where every key and value comes from."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The demo's application: reads items through the cache while the writers write, and records every read."""
 
-from __future__ import annotations
-
 import random
 import time
 from bisect import bisect_left

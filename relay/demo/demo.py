@@ -4,8 +4,6 @@ Its processes are the ones that a user would start: ``relay run`` and ``relay co
 ``vitess_orders`` hold what concerns the database, ``report`` what is measured and compared.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

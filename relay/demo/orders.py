@@ -1,7 +1,5 @@
 """The interface between the demo and a database: a table of orders, its writers, its loader and its incidents."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping

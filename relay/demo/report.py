@@ -1,7 +1,5 @@
 """The demo's live table, and the comparison that it prints at the end."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Compares the topic, the cache, the log and the copy with the writers' record. Each check returns the problems."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

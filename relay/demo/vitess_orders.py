@@ -5,8 +5,6 @@ embedded Vitess cannot change the shards of a running keyspace. The relay sees w
 the source's stream ends with a journal that names the targets and the positions to start at in them.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

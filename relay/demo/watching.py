@@ -1,7 +1,5 @@
 """Watches the demo from outside: the topic as any program that receives changes, the consumers by their batch lines."""
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_right
 from collections import defaultdict

@@ -4,8 +4,6 @@ Each item belongs to one writer, so the order of its versions is certain; all wr
 written once, so each write is one change. Each database has its own kind of writer.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """The times of DynamoDB's answers, which tell the time of its clock."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import Any

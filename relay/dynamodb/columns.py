@@ -3,8 +3,6 @@
 ``schemas/README.md`` has the table of types and the values each accepts, which are part of the wire format.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal

@@ -6,8 +6,6 @@ are and its children have not started, and then *ended*. Children start when the
 page is fetched (I2).
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import math

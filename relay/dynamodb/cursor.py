@@ -4,8 +4,6 @@ This is the one shard reader. `DynamoDBShardReader` makes changes for the engine
 Python programs. Rules: AWS, "DynamoDB Streams low-level API" and "Data retention limit for DynamoDB Streams".
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field

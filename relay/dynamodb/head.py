@@ -5,8 +5,6 @@ iterator at LATEST and DescribeStream say nothing about what is before them. So 
 longer a shard has been quiet, the likelier. How long is long enough depends on what relies on it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

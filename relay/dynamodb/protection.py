@@ -4,8 +4,6 @@ So nothing that comes after has the values: no image, no dead letter, no message
 item itself have rules, not those inside of a map.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The engine's reader of one shard: pages of records become pages of changes."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

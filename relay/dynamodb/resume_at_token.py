@@ -4,8 +4,6 @@ Source: Bloop, "Streams" ("Pausing and Resuming"). Where Bloop reads a child bef
 shard that expired without a word, this rule keeps their order and reports a gap.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@
 listings, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 
 from relay.records import PRUNE_AFTER, Shard

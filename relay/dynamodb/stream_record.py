@@ -3,8 +3,6 @@
 The relay turns records into changes in ``relay.dynamodb.records``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict

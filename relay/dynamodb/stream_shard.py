@@ -4,8 +4,6 @@ Rules: Bloop, "Internal" (Shard, Record Gaps) and "Streams" (Periodic Heartbeats
 shard; the coordinator decides which shards are read, and when.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from datetime import datetime

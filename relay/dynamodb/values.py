@@ -4,8 +4,6 @@ Values are as botocore's client has them, or as in DynamoDB's JSON: ``{"N": "1.5
 base64 text. Key text is part of the wire format: another text for the same key would move it to another partition.
 """
 
-from __future__ import annotations
-
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping

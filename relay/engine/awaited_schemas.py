@@ -4,8 +4,6 @@ A schema registry, or a broker, that does not answer is asked again until it doe
 Used by the worker's thread.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -1,7 +1,5 @@
 """SIGHUP: the config is read again, and each source gets its entry of it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 

@@ -3,8 +3,6 @@
 Each is imported when one is asked for: its packages are extras, and take their time to import.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Relays the sources of a config: opens what a worker needs, runs it, and starts it again where that helps."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import signal

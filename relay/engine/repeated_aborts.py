@@ -1,7 +1,5 @@
 """The pace of a worker whose transactions are aborted again and again, and why: a topic may have been deleted."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection

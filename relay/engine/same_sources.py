@@ -7,8 +7,6 @@ not passed while another worker wants it (I1). Once no worker has that config an
 own into force. So a config that is rolled out comes into force when the last worker with the one before has stopped.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence, Set

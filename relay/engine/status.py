@@ -3,8 +3,6 @@
 Taking it copies references only, since checkpoints, plans and shards are never changed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 

@@ -4,8 +4,6 @@ A writer belongs to one schema of one table. Pages of several shards may be on e
 the writers of all schemas are kept, and each page says which schema it uses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """What the sources of a worker need beside publishing pages: plans, listings, snapshots, pruning, and their records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from relay.engine.config_reload import ReloadedConfig

@@ -5,8 +5,6 @@ commit. Reads happen in the threads of the reader pool, and whatever else asks a
 in threads of their own (``process.slow_call``), because the group expels a worker that does not serve it in time.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -4,8 +4,6 @@ A set's ``version`` names its folder in the cache, which is never written again 
 with any change of the coordinates in ``SETS``.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

@@ -1,7 +1,5 @@
 """Finds a Java that can run the embedded services and Spark."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

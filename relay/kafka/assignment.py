@@ -4,8 +4,6 @@ Two workers are safe (I3) because of the order barrier, read, open; see ``fence`
 ``tests/faults``.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -5,8 +5,6 @@ return (https://github.com/confluentinc/librdkafka/issues/5456 and 5511, open in
 caller can abandon.
 """
 
-from __future__ import annotations
-
 import ctypes
 import queue
 import threading

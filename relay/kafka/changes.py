@@ -8,8 +8,6 @@
             changes.commit()
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time

@@ -1,7 +1,5 @@
 """Reads the committed records of topics, to their ends or without end. The worker does not use it."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping

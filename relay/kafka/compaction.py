@@ -4,8 +4,6 @@ Compaction removes what a later record of the same key replaces. Kafka never com
 by default ends after 1 GiB or a week: until then, everything written is read at every start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 DELETIONS_KEPT = 3600.0

@@ -5,8 +5,6 @@ It logs the failure before it sends anything again. If a request times out, it e
 the timeout.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from typing import Any

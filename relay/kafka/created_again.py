@@ -1,7 +1,5 @@
 """Which topics were deleted and created again, as their ids tell. Imports no client of Kafka."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 NO_ID = "A" * 22

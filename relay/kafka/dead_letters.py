@@ -4,8 +4,6 @@ Their format is a contract, described in ``schemas/README.md``. ``spark_consumer
 ``relay.operations.dead_letters`` reads both.
 """
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Consumer groups, seen from outside: the workers and the checkpoint partitions that each owns; a consumer's lag."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The offsets of a Kafka group, and what a reader of topics may start at: a word, an ISO time, or offsets as JSON."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

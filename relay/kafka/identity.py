@@ -4,8 +4,6 @@ A restarted worker with its predecessor's id aborts the transaction that one lef
 transaction timeout. This only saves time: correctness rests on the fence of the group.
 """
 
-from __future__ import annotations
-
 import fcntl
 import re
 import secrets

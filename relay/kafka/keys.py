@@ -4,8 +4,6 @@ The bytes of a key must never change: its items would move to another partition 
 files pin them.
 """
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

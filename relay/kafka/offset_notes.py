@@ -1,7 +1,5 @@
 """What stands beside the committed offsets of a group, in the metadata that Kafka keeps with each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The first and the last offsets of partitions, even of new ones that have no leader yet."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Brokers do not say it of transactional ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 

@@ -9,8 +9,6 @@ one. Its successor has a new epoch, and the broker refuses what belongs to the o
 Tests stop a process between any two steps of a transaction through ``probe``.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

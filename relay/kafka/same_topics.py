@@ -4,8 +4,6 @@ Kafka deletes the offsets of a topic with the topic. But a program may commit be
 one would go on at those offsets in the new topic. So the id of the topic is committed with them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress

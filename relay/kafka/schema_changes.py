@@ -1,7 +1,5 @@
 """The records of statements on ``<name>.ddl``: JSON, described in ``schemas/README.md``."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

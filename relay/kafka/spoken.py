@@ -1,7 +1,5 @@
 """Finds out what a port speaks that does not answer as a broker of Kafka does in clear text."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from contextlib import suppress

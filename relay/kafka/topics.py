@@ -4,8 +4,6 @@
 alters an existing topic: it refuses one that would break an invariant.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

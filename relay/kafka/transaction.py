@@ -1,7 +1,5 @@
 """Gathers records and the checkpoints that cover them into one Kafka transaction after another."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator

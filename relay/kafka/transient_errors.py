@@ -3,8 +3,6 @@
 ``KafkaError.retriable`` is set for transactional calls only, so the codes of all others are listed here.
 """
 
-from __future__ import annotations
-
 from confluent_kafka import KafkaError, KafkaException
 
 from relay.errors import NoAnswer, Unavailable

@@ -3,8 +3,6 @@
 Only for records that say what people want, or are asked: nothing that decides what is published twice (I3).
 """
 
-from __future__ import annotations
-
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from relay.errors import Unavailable

@@ -1,7 +1,5 @@
 """One shard of a keyspace: which of its servers a query goes to, and where it goes when that one fails."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Warns of foreign keys whose actions are not logged: InnoDB changes those rows below the binlog."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The server that a shard is being read from: chosen, opened, watched, and left when another one is better."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable

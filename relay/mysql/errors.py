@@ -1,7 +1,5 @@
 """Errors of servers and binlogs, by what helps: waiting, another server, or a person; made of what PyMySQL raises."""
 
-from __future__ import annotations
-
 import struct
 
 import pymysql

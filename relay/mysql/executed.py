@@ -3,8 +3,6 @@
 It grows thousands of times a second, which is too often for the immutable sets of ``relay.gtid``.
 """
 
-from __future__ import annotations
-
 import struct
 import uuid
 

@@ -1,7 +1,5 @@
 """What GTID sets of two servers have in common, and the parts of single GTIDs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

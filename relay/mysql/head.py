@@ -1,7 +1,5 @@
 """How far a shard's servers have executed, asked now and then, so that a reader knows what is left to read."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """MySQL and MariaDB as a kind of source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 

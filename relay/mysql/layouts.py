@@ -4,8 +4,6 @@ The layouts of rows come from the binlog. Those that ``information_schema`` has 
 that are emptied before any of their rows was read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from relay.config import MySQLConfig

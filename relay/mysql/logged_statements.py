@@ -1,7 +1,5 @@
 """The statements of one transaction of a binlog: which tables they empty, and which of them are published."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Asks servers in threads of their own, so that a shard is read on while one of them does not answer (I10)."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

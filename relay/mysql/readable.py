@@ -4,8 +4,6 @@ I7: the end of a snapshot deletes from copies what it has not read, so a table t
 dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from relay.mysql.chunks import quoted

@@ -4,8 +4,6 @@ What is read next is always what the executed set lacks, so it does not matter f
 loses nor duplicates anything (I1, I3).
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

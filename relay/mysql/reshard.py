@@ -6,8 +6,6 @@ read here. Its last position says where each target's own binlog continues, so n
 whatever the clocks say.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Transactions must not be taken for lost too early, or a passing fault becomes a 
 that lost some goes unnoticed (I9).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

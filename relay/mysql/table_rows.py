@@ -1,7 +1,5 @@
 """The rows that a table has now, read on the primaries: all of them, some, or the rows of some keys."""
 
-from __future__ import annotations
-
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rows of a SELECT as a server sends them: packets of MySQL's text protocol."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Generator
 from typing import Any

@@ -1,7 +1,5 @@
 """Finds tables of MariaDB with system versioning that cannot be relayed: their binlog has each version as a row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 from relay.errors import RelayError

@@ -1,7 +1,5 @@
 """What of a database cannot be relayed: views, sequences, tables of some engines, and tables of the server itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from relay.mysql_dialect.alter_parts import ENGINES

@@ -4,8 +4,6 @@ A decoder returns what the server itself converts the bytes to: ``tests/mysql_di
 This is on the wire: decoding a byte to another character than before would change keys.
 """
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable, Mapping
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Which rows of an SQL table are published."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any

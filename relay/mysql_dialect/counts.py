@@ -1,7 +1,5 @@
 """Counts how often each key was changed in a transaction, in bounded memory however long it is (I11)."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence

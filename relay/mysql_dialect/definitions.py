@@ -3,8 +3,6 @@
 The layout of rows comes from their stream, which knows the table as it was when they were written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ A table is known by the rows that were read of it, or by statements that follow 
 began after it, once all that was executed before it has been read, and no statement was about the table (I8).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Each decoder takes the members as in a column type, ``'a','b'``, and returns a m
 carried value. It raises KeyError or ValueError for bytes that are not a value of the column.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Remembers what values were decoded to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """How the texts are read that SELECT prints: to the values that a binlog has in their place."""
 
-from __future__ import annotations
-
 import ipaddress
 import uuid
 from collections.abc import Callable

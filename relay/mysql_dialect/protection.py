@@ -3,8 +3,6 @@
 So nothing that comes after has the values: no image, no dead letter, no message about a change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Set
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal

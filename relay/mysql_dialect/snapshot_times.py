@@ -5,8 +5,6 @@ gives no token an earlier one. Rows are read where everything up to a checkpoint
 later than what it promises. So a READ never replaces a change that it does not see.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from relay.change import Change, Images, Operation, Snapshot

@@ -1,7 +1,5 @@
 """What the sources of MySQL's dialect have in common: what they and a check say of them, and what a snapshot reads."""
 
-from __future__ import annotations
-
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

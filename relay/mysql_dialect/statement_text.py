@@ -3,8 +3,6 @@
 A tokenizer, not a parser: it knows comments, quotes and names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Not a parser: it knows how the statements that matter start.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

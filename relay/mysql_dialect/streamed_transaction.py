@@ -4,8 +4,6 @@ A maker makes the changes of a transaction from where it takes it over to its en
 the next row or the end, because each says whether it is the last of its transaction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

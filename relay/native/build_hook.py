@@ -3,8 +3,6 @@
 ``RELAY_NATIVE=off`` builds none, ``required`` fails without one. It needs a linker and, the first time, crates.io.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Who may look at the HTTP port, and its TLS."""
 
-from __future__ import annotations
-
 import base64
 import hmac
 import ssl

@@ -1,7 +1,5 @@
 """The metrics of the consumers, beside the relay's in ``metrics``: their catalogue, and their counters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

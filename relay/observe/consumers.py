@@ -4,8 +4,6 @@ A consumer's thread says what happens, another one says every few seconds where 
 when somebody asks, so a consumer that hangs is noticed (I10).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """Liveness and readiness of a worker. Liveness means progress of every shard, not a running process (I10)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

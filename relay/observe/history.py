@@ -1,7 +1,5 @@
 """The last 15 minutes of a worker in a ring: 180 samples, one in 5 s, however many sources and shards there are."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What has advanced, and when. It lives as long as the process, so that no recovery resets it (I10)."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

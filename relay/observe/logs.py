@@ -1,7 +1,5 @@
 """Formatters of log lines, as text and as JSON. Both hide the user and password of URLs."""
 
-from __future__ import annotations
-
 import logging
 
 import orjson

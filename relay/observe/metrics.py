@@ -4,8 +4,6 @@ Add a metric here and there; a test compares the two. Counters are incremented o
 change. Gauges are computed from the status at each scrape (``relay.observe.observer``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

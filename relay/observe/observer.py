@@ -3,8 +3,6 @@
 Gauges are computed from the latest status at each scrape, so they age while a worker hangs.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

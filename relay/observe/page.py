@@ -3,8 +3,6 @@
 ``page.js`` replaces what is here by a page that is alive, from ``page.json``. Browsers without it show the tables.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Asks the other workers and the consumers of a relay for their status, for the page of this one."""
 
-from __future__ import annotations
-
 import http.client
 import logging
 import math

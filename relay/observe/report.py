@@ -3,8 +3,6 @@
 Times are ISO in UTC; keys that end in ``_seconds`` are durations. Errors do not show the user and password of URLs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -4,8 +4,6 @@ The server runs in threads of its own and only reads, so a slow client never del
 are a contract with users.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

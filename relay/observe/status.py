@@ -3,8 +3,6 @@
 ``relay.engine.status`` takes it. Lag, health and gauges are computed from it when somebody asks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 It takes the values of ``/page.json``, or as many of them as Kafka alone has. What is red here is red in ``/healthz``.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping

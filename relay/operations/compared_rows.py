@@ -3,8 +3,6 @@
 `digest_pairs` brings the rows of both together by their keys, in bounded memory: SQLite sorts them on disk.
 """
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from base64 import b64encode

@@ -6,8 +6,6 @@ the stub and never overwrite anything newer (``spark_consumers.fold``). What a c
 if it can be decoded by now.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

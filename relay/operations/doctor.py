@@ -4,8 +4,6 @@ Each part is made separately: one that fails is in the bundle with its error. At
 of the environment are replaced in all parts, wherever they stand.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """``relay gaps``: the gaps of a relay, pending, accepted and published, and the decisions about them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from contextlib import closing

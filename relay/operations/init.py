@@ -1,7 +1,5 @@
 """``relay init``: writes a config with comments, after a look at the tables if that is wanted."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ It works like a worker: it joins the group as its only member, passes the fence,
 transaction with the offsets of the partitions it writes. A worker that joins meanwhile makes the transaction fail (I3).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress

@@ -7,8 +7,6 @@ of the control record begins its snapshot (``relay.snapshots.lifecycle``), and t
 removes it, once the control record says that it is fulfilled.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import closing

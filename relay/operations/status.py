@@ -4,8 +4,6 @@
 not changed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext, suppress

@@ -4,8 +4,6 @@ The JSON form of a record is a contract: ``topic, partition, offset, key, value`
 decoded.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

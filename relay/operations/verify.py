@@ -4,8 +4,6 @@ A value that differs does not prove anything: its change may be on its way. So i
 drops it, or has served it beside the same rows for as long as the caller allows.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

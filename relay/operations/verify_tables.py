@@ -5,8 +5,6 @@ alike. It is wrong only if neither has changed for as long as the caller allows,
 before that is applied. At no time are more than a part of the keys and the rows of one look in memory.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Other users cannot reach root's home folder and temporary folders, so programs are copied, and data is kept, elsewhere.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

@@ -1,7 +1,5 @@
 """Connections that threads share, each used by one thread at a time."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

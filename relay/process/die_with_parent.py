@@ -5,8 +5,6 @@
 site-packages.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """The folders of this machine that the relay uses, and the names of files in failures to write them."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import sys

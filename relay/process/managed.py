@@ -1,7 +1,5 @@
 """Child processes that are awaited until ready and always cleaned up, and free ports for them."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

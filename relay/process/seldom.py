@@ -1,7 +1,5 @@
 """What is done again and again, but not all the time, such as a warning in a log that people read."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What a server that holds a cache has of memory, and what it does when that is full."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """The clock of a database, as its answers tell it. It dates changes, so it says up to which time they are read."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """What SIGTERM, SIGINT and SIGHUP mean to commands that must stop cleanly or reload their config."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The worker's thread must not wait: it serves the group, which expels whoever is late. A reading thread must not either.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence

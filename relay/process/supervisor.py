@@ -3,8 +3,6 @@
 Workers share only Kafka: the consumer group decides which of them reads what (``relay.kafka.assignment``).
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import random

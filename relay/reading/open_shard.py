@@ -1,7 +1,5 @@
 """One open shard: its reader, its source, and when it is read next."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

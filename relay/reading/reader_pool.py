@@ -4,8 +4,6 @@ Nothing here knows Kafka or a database. Memory is bounded (I11): a page has at m
 it (``STREAMED_PAGE`` if the shard streams), and no read starts while the pages under way could exceed the budget.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import queue

@@ -4,8 +4,6 @@ A shard whose reader refuses to go on, a gap that waits for a decision: each sto
 precedes, and is tried again as soon as a decision is visible, and each minute, since what it lacked may be back.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import random

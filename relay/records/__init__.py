@@ -7,8 +7,6 @@ All sources share the graph: a DynamoDB shard that splits and a Vitess reshard j
 read only after all its parents have been read to their end (I2).
 """
 
-from __future__ import annotations
-
 from relay.records.gap import Decision, Gap, PendingGap
 from relay.records.key import RecordKind, StreamId, owner_key, parse_key
 from relay.records.lineage import Lineage

@@ -4,8 +4,6 @@ A field is a text, a number, a boolean, an enum of texts, a dataclass, or a tupl
 that its source reads. The types of the fields say what is read: another value is refused, another field ignored.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """Gaps, and the ones that wait for a person."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The graph of the shards of one stream, and which of them may be read."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 
 from relay.records.shard import PRUNE_AFTER, Shard, ShardState, has_ended

@@ -1,7 +1,5 @@
 """Who owns a partition of ``<name>.checkpoints``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

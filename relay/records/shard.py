@@ -1,7 +1,5 @@
 """The life of a shard, and its record: how far it is published."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """What the committed records of ``<name>.checkpoints`` say, all together: each replaces the one before of its key."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Packages of Debian or Ubuntu, unpacked into the cache. Needs no root, installs nothing."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """An embedded DynamoDB Local, in memory. Its streams have one open shard that never splits, expires or trims."""
 
-from __future__ import annotations
-
 import os
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 The settings make it small and fast. They do not weaken the guarantees of transactions and consumer groups.
 """
 
-from __future__ import annotations
-
 import base64
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """An embedded memcached."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import shutil

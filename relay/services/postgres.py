@@ -1,7 +1,5 @@
 """An embedded PostgreSQL."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """An embedded Redis without persistence."""
 
-from __future__ import annotations
-
 import shutil
 from typing import ClassVar
 

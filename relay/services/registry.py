@@ -1,7 +1,5 @@
 """An embedded schema registry: Apicurio, in memory, with Confluent's API."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from relay.jvm.jars import jars

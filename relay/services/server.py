@@ -1,7 +1,5 @@
 """The base class of the embedded servers: a folder, ports, a process, readiness."""
 
-from __future__ import annotations
-
 import atexit
 import tempfile
 import urllib.error

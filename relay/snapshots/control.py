@@ -3,8 +3,6 @@
 `next_step` decides everything: whoever owns the record gathers the facts, and carries the step out in one transaction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from zlib import crc32

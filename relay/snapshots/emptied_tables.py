@@ -7,8 +7,6 @@ The checkpoint of a shard says which tables it has emptied recently, in the tran
 was not there when the snapshot began has happened since.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from relay.change import ChangeParts, Operation

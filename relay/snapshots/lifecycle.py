@@ -9,8 +9,6 @@ The copy's rule (``spark_consumers.fold``) makes this safe beside the stream: a 
 its ``as_of``, which is the clock before its page was read minus ``SnapshotSource.margin``.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The tables that a snapshot reads, and the changes that mark its beginning and its end for each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id

@@ -1,7 +1,5 @@
 """What a planned snapshot has to read, asked in a thread of its own."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace

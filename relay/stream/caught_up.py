@@ -6,8 +6,6 @@ everything up to that head is read. A shard that is discovered later is caught u
 head of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from relay.records import Shard, ShardCheckpoint

@@ -6,8 +6,6 @@ listing. The others take its listings from there, and list for themselves while 
 Shards that journals announce are not listed: they follow from the checkpoints at once.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -7,8 +7,6 @@ late pending record, only makes the relay stop and ask again. That a gap is publ
 its transaction alone (I3). The owner of a record's partition removes it once that checkpoint is committed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Set
 

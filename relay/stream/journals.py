@@ -5,8 +5,6 @@ shard that a journal ended. A shard there has a number behind its name if an ear
 worker derives the same shards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from relay.errors import RelayError

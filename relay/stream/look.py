@@ -3,8 +3,6 @@
 The main loop looks a hundred times a second, and may have hundreds of sources.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 The checkpoints that cover its changes announce it, until the worker that keeps the plan has added it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, islice

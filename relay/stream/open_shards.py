@@ -3,8 +3,6 @@
 Only what is committed and visible in the checkpoints topic counts here (I4).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Only ``relay reset`` replaces it. A plan that contradicts the config or the table is refused, never adapted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial

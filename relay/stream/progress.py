@@ -1,7 +1,5 @@
 """How far a stream is published, according to the committed checkpoints of all its shards."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Set

@@ -3,8 +3,6 @@
 The shards of the current stream are pruned one by one, by ``lineage.Lineage.prunable``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 from relay.records import (

@@ -3,8 +3,6 @@
 They are ahead of the view, which shows only what is committed.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ The worker decides when something is written, and in which transaction. Only wha
 checkpoints topic counts here (I4).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 

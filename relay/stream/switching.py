@@ -1,7 +1,5 @@
 """Which of its streams a source reads: the one to begin with, and then each one that replaces the one before it."""
 
-from __future__ import annotations
-
 import logging
 import math
 from functools import partial

@@ -7,8 +7,6 @@ epoch: every change committed at the source before it is on its topic, in the re
 checkpoints; each of the others has one writer, the owner of that key among the checkpoint partitions.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator

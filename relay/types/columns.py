@@ -1,7 +1,5 @@
 """The column types: the types that a column of a change may have, and their names elsewhere."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta

@@ -16,8 +16,6 @@ set                 list of str, in the order of the definition
 ==================  =====================================================================================
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from enum import Enum, auto

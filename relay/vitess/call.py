@@ -5,8 +5,6 @@ thread, which takes longer than everything that the relay does with its row. Her
 has at once.
 """
 
-from __future__ import annotations
-
 import socket
 import ssl
 import threading

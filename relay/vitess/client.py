@@ -1,7 +1,5 @@
 """Calls to vtgate: change streams, and statements such as SHOW VITESS_SHARDS."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 import time

@@ -4,8 +4,6 @@ It has no connection: what vtgate sends is applied event by event. vstreamer.go,
 (Vitess v0.23) define the order of events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum

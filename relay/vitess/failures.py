@@ -4,8 +4,6 @@ Statuses and texts are from `shouldRetry`, `getJournalEvent` and `keyspaceHasBee
 vstream_manager.go (Vitess v0.23). vtgate retries some failures itself; they end the stream once it gives up.
 """
 
-from __future__ import annotations
-
 import re
 from enum import Enum, auto
 

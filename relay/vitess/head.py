@@ -1,7 +1,5 @@
 """Asks vtgate how far a shard has got, beside its stream."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

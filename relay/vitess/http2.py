@@ -3,8 +3,6 @@
 It has no socket. Sources: RFC 9113, and "gRPC over HTTP2" in the documentation of gRPC.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from urllib.parse import unquote

@@ -1,7 +1,5 @@
 """Reshards: the journal that ends a shard, and the other shards that a stream needs before vtgate sends it."""
 
-from __future__ import annotations
-
 from relay.records import ReshardJournal
 from relay.vitess.failures import participants
 from relay.vitess.http2 import CallEnded

@@ -1,7 +1,5 @@
 """Key ranges under the name that users import them by; see ``relay.keyrange``."""
 
-from __future__ import annotations
-
 from relay.keyrange import KeyRange, shards_covering
 
 __all__ = ["KeyRange", "shards_covering"]

@@ -1,7 +1,5 @@
 """Tables that MoveTables has taken to another keyspace: journals in the databases say so, and no stream has them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple

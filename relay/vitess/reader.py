@@ -1,7 +1,5 @@
 """Reads one shard of a keyspace: opens its streams, makes pages, and decides what to do when a stream ends."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A row must decode to the same values, byte for byte, whether it comes from the binlog or from a copy (I8).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ of another database, or one of its own. A stream that is up to date ends with th
 reads what came before a start has to be reopened for what came after it (I1).
 """
 
-from __future__ import annotations
-
 import logging
 import math
 

@@ -1,7 +1,5 @@
 """How the shards of a keyspace are read: what the config sets, and limits that it does not."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

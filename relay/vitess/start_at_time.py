@@ -4,8 +4,6 @@ As in Vitess' update stream design ("Update Stream API Change"): the right binlo
 What each file begins with is asked of a tablet, and times come from streams of no table, which have every transaction.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Generator, Iterator

@@ -1,7 +1,5 @@
 """What a logged statement does to rows: which tables it empties, and which rows it removes without naming them (I1)."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The open stream of one shard: takes vtgate's answers and applies their events until a page is full."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Where a stream has to end, because another one must read on: see `relay.vitess.server_starts`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Each row is an event of its own. The compiled core finds them in an answer witho
 go on.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The tables of a source as one shard's reader knows them: their layouts, and how their rows are decoded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 

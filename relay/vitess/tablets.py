@@ -1,7 +1,5 @@
 """The tablets of a shard: streams of it, and questions to them and to vtgate beside a stream."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A keyspace id determines the shard of a row, so Vitess never changes how it is computed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ binlogs that every tablet has purged. Its heartbeats go on. So the shard's head 
 from idleness, and is the basis of ``Page.reached``.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 python -m spark_consumers.examples.changes_per_minute relay.yaml FOLDER
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

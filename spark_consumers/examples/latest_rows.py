@@ -3,8 +3,6 @@
 python -m spark_consumers.examples.latest_rows relay.yaml TABLE FOLDER
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

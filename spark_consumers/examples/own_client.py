@@ -5,8 +5,6 @@ python own_client.py BROKERS TOPIC SCHEMAS GROUP [COUNT]
 SCHEMAS is the topic ``<name>.schemas``: the config has no `schema_registry:`. With COUNT it ends after so many changes.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -3,8 +3,6 @@
 python -m spark_consumers.examples.without_spark relay.yaml TABLE
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """From where to where a replay reads, and whether that is the whole history."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from time import time as now
 

@@ -4,8 +4,6 @@ It runs batches of the consumer itself, with another target, from one place of t
 rules apply, and it may run beside the consumer.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -4,8 +4,6 @@ The state is one file in a folder of this machine, which is written after each b
 comes again, which the targets make harmless.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ before anything and removed after everything, and no consumer starts from that c
 done again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

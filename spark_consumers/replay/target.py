@@ -1,7 +1,5 @@
 """Where a replay writes: a new place in Delta, or in PostgreSQL another database, or other schemas of the same one."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

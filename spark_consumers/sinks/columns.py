@@ -4,8 +4,6 @@ The columns of a table may change at the source. A new one is added, and one tha
 dropped stays. One whose type changes in another way continues in a column of its own, beside the earlier one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 

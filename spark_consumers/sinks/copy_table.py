@@ -1,7 +1,5 @@
 """Applies changes to one table of the copy: reads the state of its rows, decides by ``fold``, writes conditionally."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Delta tables by path: the SQL to name them, to type them and to merge into them, and times in it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

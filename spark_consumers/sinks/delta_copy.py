@@ -1,7 +1,5 @@
 """One table of the copy in Delta: its columns, reading the state of rows, and writing them conditionally."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

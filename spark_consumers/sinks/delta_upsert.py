@@ -3,8 +3,6 @@
 The statements take them from the view ``relay_batch``, and decide which are newer than the stored row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

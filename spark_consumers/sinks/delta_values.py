@@ -1,7 +1,5 @@
 """The kinds of the columns of a copy in Delta, and the Spark expressions of their values and texts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import orjson

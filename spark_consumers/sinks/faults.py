@@ -1,7 +1,5 @@
 """Whose fault it is that a target refuses something: a row's or a table's. All else is tried again, and stops all."""
 
-from __future__ import annotations
-
 from relay.errors import RelayError
 
 

@@ -1,7 +1,5 @@
 """The rows of a table of the copy in Delta, read as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from functools import reduce

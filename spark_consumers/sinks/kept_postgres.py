@@ -1,7 +1,5 @@
 """The rows of a table of the copy in PostgreSQL, read as text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A PostgreSQL database: its connection, its errors in the user's words, and the names in its SQL."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator, Sequence

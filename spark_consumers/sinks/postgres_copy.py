@@ -4,8 +4,6 @@ A batch is written in one transaction: its rows are copied into a temporary tabl
 the rows whose stored state is still the one that was read. So any number of drivers may keep one copy up to date.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial

@@ -6,8 +6,6 @@ rest, and Python takes as long again. They are binary, as "COPY" in PostgreSQL's
 escape texts takes as long as all else here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

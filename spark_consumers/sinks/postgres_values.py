@@ -1,7 +1,5 @@
 """The kinds of the columns of a copy in PostgreSQL, and the SQL of their values and texts."""
 
-from __future__ import annotations
-
 import orjson
 
 from relay.types.columns import TYPES, ColumnKind

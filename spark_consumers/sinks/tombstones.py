@@ -4,8 +4,6 @@ The snapshots seen and the time of the last collection are properties of the tab
 Whoever renames a property has to keep reading the old name.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

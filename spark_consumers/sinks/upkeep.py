@@ -3,8 +3,6 @@
 Delta itself only deletes its log. The time of the last upkeep is a property of the table.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

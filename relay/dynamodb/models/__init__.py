@@ -3,8 +3,6 @@
 ``relay/dynamodb/models/README.md`` has an example.
 """
 
-from __future__ import annotations
-
 from relay.extras import needs
 
 with needs("dynamodb", "relay.dynamodb.models"):

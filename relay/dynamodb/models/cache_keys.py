@@ -1,7 +1,5 @@
 """From the keys of a cache to the keys of items, for ``relay.cache.DynamoDBLoader``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """What goes wrong with declared tables: each message names the class, and the column where there is one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The format is described in MySQL's ``sql-common/json_binary.h``, the text is wha
 MariaDB stores JSON as text.
 """
 
-from __future__ import annotations
-
 import struct
 from base64 import b64encode
 from collections.abc import Callable

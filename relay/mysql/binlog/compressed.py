@@ -1,7 +1,5 @@
 """Decompresses MySQL's compressed transactions in parts, so that one of any size takes little memory (I11)."""
 
-from __future__ import annotations
-
 import importlib
 import struct
 from collections.abc import Iterator

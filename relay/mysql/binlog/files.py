@@ -3,8 +3,6 @@
 See "Update Stream API Change" in Vitess' update stream design.
 """
 
-from __future__ import annotations
-
 import struct
 import time
 import uuid

@@ -3,8 +3,6 @@
 ``place``: the server, its file and offset, and the GTID that was being read.
 """
 
-from __future__ import annotations
-
 from relay.mysql.binlog import events
 from relay.mysql.binlog.known_tables import Wanted
 from relay.mysql.errors import NotCarried

@@ -3,8 +3,6 @@
 ``relay.types.sql`` lists the values.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

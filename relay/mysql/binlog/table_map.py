@@ -5,8 +5,6 @@ Column names, signedness, character sets, ENUM and SET members and the primary k
 ``Table_map_event`` ("Table_map_event Optional metadata" in its libbinlogevents).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

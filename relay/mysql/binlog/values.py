@@ -4,8 +4,6 @@ The formats are described in "Date and Time Data Type Representation" of MySQL's
 its ``strings/decimal.c``, and for compressed columns in ``Field_longstr::compress`` of MariaDB's ``sql/field.cc``.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from decimal import Decimal
