@@ -136,11 +136,7 @@ class CacheWork:
         return ValueReader(schemas, self.rules, registry=self.registry, others=self.others)
 
     def apply(
-        self,
-        changes: Iterable[ReducedChange],
-        non_changes: Sequence[NonChangeRecord],
-        rows: int,
-        published_since: str,
+        self, changes: Iterable[ReducedChange], non_changes: Sequence[NonChangeRecord], rows: int, published_since: str
     ) -> BatchOutcome:
         """Invalidate the cache keys of ``rows`` records. Raises ``Unavailable``.
 

@@ -77,13 +77,7 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
     notes = AppliedNotes(rooms, ids, target.change_note, lost)
     rule = TableCopies(open_table, copy.tombstone_retention, ids_of, published, notes)
     return TableConsumer(
-        "copy",
-        config,
-        rule,
-        notes=notes,
-        at_most=_AT_MOST,
-        apply_every=copy.apply_every,
-        delta_at=target.location,
+        "copy", config, rule, notes=notes, at_most=_AT_MOST, apply_every=copy.apply_every, delta_at=target.location
     )
 
 

@@ -32,12 +32,7 @@ class SchemaWait:
     """
 
     def __init__(
-        self,
-        schemas: WriterSchemas,
-        consumer: str,
-        *,
-        waits: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        self, schemas: WriterSchemas, consumer: str, *, waits: bool = True, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._schemas = schemas
         self._consumer = consumer

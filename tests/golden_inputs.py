@@ -155,10 +155,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "attributes": {},
         },
     },
-    "a truncate": {
-        "table": ORDERS,
-        "change": {"operation": "TRUNCATE", "key": None, "attributes": {}},
-    },
+    "a truncate": {"table": ORDERS, "change": {"operation": "TRUNCATE", "key": None, "attributes": {}}},
     "an update in Confluent's wire format": {
         "table": ORDERS,
         "schema_id": 258,

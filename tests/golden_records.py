@@ -79,7 +79,7 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 OWNERS: dict[str, dict[str, Any]] = {
-    "the owner of a partition": {"process": "host-1/7", "sources": {"shop": "0a1b2c3d4e5f6071"}},
+    "the owner of a partition": {"process": "host-1/7", "sources": {"shop": "0a1b2c3d4e5f6071"}}
 }
 
 LISTINGS: dict[str, dict[str, Any]] = {
@@ -198,7 +198,7 @@ SEGMENTS: dict[str, dict[str, Any]] = {
         "position": {"type": "rows", "rows": 500},
         "updated_at": 1700000001.0,
         "unplanned": {"later": {"key": [["a", "int"]], "hashed": 1}},
-    },
+    }
 }
 
 SNAPSHOT_REQUESTS: dict[str, dict[str, Any]] = {

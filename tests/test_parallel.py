@@ -11,8 +11,7 @@ from tests.parallel import of_this_machine, processes
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory", "number"),
-    [(2, 24.0, 4), (2, 7.5, 3), (1, 64.0, 3), (4, 16.0, 5), (4, 32.0, 8), (64, 256.0, 8)],
+    ("cores", "memory", "number"), [(2, 24.0, 4), (2, 7.5, 3), (1, 64.0, 3), (4, 16.0, 5), (4, 32.0, 8), (64, 256.0, 8)]
 )
 def test_there_are_two_processes_a_core_where_their_services_find_room(cores: int, memory: float, number: int) -> None:
     assert processes(cores, memory) == number

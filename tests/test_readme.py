@@ -83,10 +83,7 @@ def table(dynamodb: Any, unique: str, monkeypatch: pytest.MonkeyPatch) -> str:
             {"AttributeName": "customer", "AttributeType": "S"},
             {"AttributeName": "order_id", "AttributeType": "N"},
         ],
-        KeySchema=[
-            {"AttributeName": "customer", "KeyType": "HASH"},
-            {"AttributeName": "order_id", "KeyType": "RANGE"},
-        ],
+        KeySchema=[{"AttributeName": "customer", "KeyType": "HASH"}, {"AttributeName": "order_id", "KeyType": "RANGE"}],
         BillingMode="PAY_PER_REQUEST",
         StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
     )

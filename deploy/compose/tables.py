@@ -6,10 +6,7 @@ client = boto3.client("dynamodb", endpoint_url="http://dynamodb:8000", region_na
 if "orders" not in client.list_tables()["TableNames"]:
     client.create_table(
         TableName="orders",
-        KeySchema=[
-            {"AttributeName": "customer", "KeyType": "HASH"},
-            {"AttributeName": "order_id", "KeyType": "RANGE"},
-        ],
+        KeySchema=[{"AttributeName": "customer", "KeyType": "HASH"}, {"AttributeName": "order_id", "KeyType": "RANGE"}],
         AttributeDefinitions=[
             {"AttributeName": "customer", "AttributeType": "S"},
             {"AttributeName": "order_id", "AttributeType": "N"},

@@ -33,8 +33,7 @@ class SparkConfig(ConfigModel):
     """The cluster to run on, such as `spark://host:7077`, `yarn` or `k8s://https://host:443`."""
 
     conf: dict[str, Any] = Field(
-        default_factory=dict,
-        json_schema_extra={**SETTINGS, "propertyNames": {"pattern": f"^{_SETTING.pattern}$"}},
+        default_factory=dict, json_schema_extra={**SETTINGS, "propertyNames": {"pattern": f"^{_SETTING.pattern}$"}}
     )
     """Settings of Spark, such as `spark.executor.memory: 2g`."""
 

@@ -35,11 +35,7 @@ class Coordinator:
     """The shards of one stream. Starts empty: call one ``start_*`` method first."""
 
     def __init__(
-        self,
-        session: StreamSession,
-        *,
-        on_gap: OnGap | None = None,
-        calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
+        self, session: StreamSession, *, on_gap: OnGap | None = None, calls_to_reach_head: int = CALLS_TO_REACH_HEAD
     ) -> None:
         self.session = session
         self.on_gap = on_gap
@@ -274,11 +270,7 @@ class Coordinator:
 
     def _new_shard(self, name: str, position: Position | None = None) -> StreamShard:
         return StreamShard(
-            self.session,
-            name,
-            position=position,
-            on_gap=self.on_gap,
-            calls_to_reach_head=self.calls_to_reach_head,
+            self.session, name, position=position, on_gap=self.on_gap, calls_to_reach_head=self.calls_to_reach_head
         )
 
 

@@ -26,12 +26,7 @@ class Upkeep:
     """
 
     def __init__(
-        self,
-        group: Assignment,
-        publishing: Publishing,
-        same: SameSources,
-        config: ReloadedConfig,
-        observer: Observer,
+        self, group: Assignment, publishing: Publishing, same: SameSources, config: ReloadedConfig, observer: Observer
     ) -> None:
         self._group = group
         self._same = same

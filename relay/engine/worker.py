@@ -88,10 +88,7 @@ class Worker:
             for stream, source in sources.items()
         }
         self._group = Assignment(
-            settings.client,
-            settings.group,
-            view,
-            transaction_timeout=settings.transaction_timeout,
+            settings.client, settings.group, view, transaction_timeout=settings.transaction_timeout
         )
         self._same_sources = SameSources(self._group, PartitionOwner(observer.process, config.config.hashes()))
         self._publishing = Publishing(

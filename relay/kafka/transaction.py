@@ -55,11 +55,7 @@ class OpenTransaction:
     """
 
     def __init__(
-        self,
-        publishers: Iterator[Publisher],
-        group: Assignment,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, publishers: Iterator[Publisher], group: Assignment, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.clock = clock
         self._publishers = publishers

@@ -14,11 +14,7 @@ _ENDS = (
 
 
 def check_versioned(
-    source: str,
-    server: ServerConnection,
-    database: str,
-    tables: Collection[str],
-    key: Callable[[str], Sequence[str]],
+    source: str, server: ServerConnection, database: str, tables: Collection[str], key: Callable[[str], Sequence[str]]
 ) -> dict[str, str]:
     """Return those of ``tables`` that cannot be relayed, with the reasons. Raises ``Unavailable``.
 

@@ -78,11 +78,7 @@ class Peers:
     """
 
     def __init__(
-        self,
-        addresses: Sequence[str],
-        settings: HttpConfig,
-        access: Access,
-        found: Callable[[], Sequence[str]] = tuple,
+        self, addresses: Sequence[str], settings: HttpConfig, access: Access, found: Callable[[], Sequence[str]] = tuple
     ) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._tls = client_side(settings)

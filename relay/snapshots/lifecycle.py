@@ -30,16 +30,7 @@ from relay.records import (
     SnapshotRequest,
     UnplannedTable,
 )
-from relay.snapshots.control import (
-    fulfilled,
-    is_due,
-    is_running,
-    is_settled,
-    is_stopped,
-    is_unread,
-    next_step,
-    waiting,
-)
+from relay.snapshots.control import fulfilled, is_due, is_running, is_settled, is_stopped, is_unread, next_step, waiting
 from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
 from relay.snapshots.marks import SnapshotTables
 from relay.snapshots.measuring import Measuring
@@ -67,12 +58,7 @@ class SnapshottedStream(Protocol):
 class Snapshots:
     """The snapshots of one source. Used by the worker's thread. ``tables``: reads the rows."""
 
-    def __init__(
-        self,
-        beside: SnapshottedStream,
-        tables: SnapshotSource,
-        readers: ReaderPool,
-    ) -> None:
+    def __init__(self, beside: SnapshottedStream, tables: SnapshotSource, readers: ReaderPool) -> None:
         self.source = beside.source
         self.stream = beside.committed.stream
         self.tables = tables

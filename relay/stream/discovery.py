@@ -114,12 +114,7 @@ class ListedShards:
     """
 
     def __init__(
-        self,
-        source: Source,
-        lineage: Lineage,
-        *,
-        since: float = 0.0,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, source: Source, lineage: Lineage, *, since: float = 0.0, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.source = source
         self.lineage = lineage

@@ -28,13 +28,7 @@ class OpenShards:
     """
 
     def __init__(
-        self,
-        source: Source,
-        latest: ShardCheckpoints,
-        readers: ReaderPool,
-        set_aside: SetAside,
-        *,
-        is_awaited: bool,
+        self, source: Source, latest: ShardCheckpoints, readers: ReaderPool, set_aside: SetAside, *, is_awaited: bool
     ) -> None:
         self.source = source
         self._set_aside = set_aside

@@ -34,11 +34,7 @@ class ShardCheckpoints:
     """Used by the worker's thread. ``snapshots``: those beside the stream, or None if it can have none."""
 
     def __init__(
-        self,
-        source: Source,
-        lineage: Lineage,
-        new_tables: NewTables,
-        snapshots: Snapshots | None = None,
+        self, source: Source, lineage: Lineage, new_tables: NewTables, snapshots: Snapshots | None = None
     ) -> None:
         self.lineage = lineage
         self.clock = source.clock

@@ -126,10 +126,7 @@ class Switching:
         if isinstance(error, StreamGone):
             self._drained = None  # I10: go back to the stream before it, which another one may follow by now
         log.warning(
-            "source %s: its new stream cannot be read yet; retrying in %d s: %s",
-            self._source.name,
-            _RETRY_AFTER,
-            error,
+            "source %s: its new stream cannot be read yet; retrying in %d s: %s", self._source.name, _RETRY_AFTER, error
         )
         self._retry_at = self.clock() + _RETRY_AFTER
 

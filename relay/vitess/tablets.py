@@ -17,10 +17,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
 
 # The types of key columns that vtgate compares with a text as a database sorts them.
-_SORTED = (
-    *(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT),
-    *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED),
-)
+_SORTED = (*(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT), *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED))
 TIMES_ASKED = 8
 """How often tablets are asked for what each may answer otherwise: each time, another one may answer."""
 

@@ -7,14 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.avro.framing import (
-    UnknownFraming,
-    confluent_header,
-    fingerprint,
-    schema_id,
-    single_object_header,
-    split,
-)
+from relay.avro.framing import UnknownFraming, confluent_header, fingerprint, schema_id, single_object_header, split
 
 
 @pytest.mark.parametrize(("schema", "value"), [('"null"', 0x63DD24E7CC258F8A), ('"int"', 0x7275D51A3F395C8F)])

@@ -89,10 +89,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
         return OpenTransaction(cycle(publishers), group)
 
     contenders: dict[str, tuple[OpenTransaction, TopicWriter]] = {
-        "ours": (
-            transactions([Publisher({**client, **SETTINGS}, f"{name}-{turn}") for turn in range(2)]),
-            outbox,
-        ),
+        "ours": (transactions([Publisher({**client, **SETTINGS}, f"{name}-{turn}") for turn in range(2)]), outbox),
         "untransacted": (
             transactions([Untransacted({**client, **SETTINGS})]),
             TopicWriter(TABLE, topics["untransacted"], PARTITIONS, "hash", schemas),

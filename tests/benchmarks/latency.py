@@ -178,12 +178,7 @@ class _Phase:
     """A new table, a relay and one consumer."""
 
     def __init__(
-        self,
-        folder: Path,
-        name: str,
-        table: _DynamoDBTable | _MariaDBTable,
-        broker: KafkaBroker,
-        redis: RedisServer,
+        self, folder: Path, name: str, table: _DynamoDBTable | _MariaDBTable, broker: KafkaBroker, redis: RedisServer
     ) -> None:
         self.name = name
         self.table = table

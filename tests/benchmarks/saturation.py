@@ -78,10 +78,7 @@ def run() -> list[Benchmark]:
 
     of_half = f"{SHARE:.0%} of what the server commits: {half.text}; aim 100; {LOW:.0%}: {low.text}"
     of_most = f"as much as the server commits: {most.text}; of a backlog {backlog:.0f} rows/s"
-    return [
-        result("saturation", half, alone, of_half),
-        result("saturation_most", most, alone_most, of_most),
-    ]
+    return [result("saturation", half, alone, of_half), result("saturation_most", most, alone_most, of_most)]
 
 
 def p99(latencies: list[float]) -> float:

@@ -18,10 +18,7 @@ PAGE = 1000
 MEGABYTE = 1_000_000
 LABEL = "2026-01-01T00:00:00.000"
 _SEQUENCE = b"1000SSSSPPPP"  # in the template; replaced by a unique number for each page of each shard
-_KEY_SCHEMA = [
-    {"AttributeName": "customer", "KeyType": "HASH"},
-    {"AttributeName": "order_id", "KeyType": "RANGE"},
-]
+_KEY_SCHEMA = [{"AttributeName": "customer", "KeyType": "HASH"}, {"AttributeName": "order_id", "KeyType": "RANGE"}]
 _begun = 0.0
 
 
@@ -121,10 +118,7 @@ def _template(records: int) -> bytes:
 def _record(number: int, size: int) -> dict[str, Any]:
     """Return the update of an item with two images of ``size`` bytes together, as DynamoDB counts them."""
     chance = random.Random(number)
-    key = {
-        "customer": {"S": f"customer-{number % 50:02}-{_SEQUENCE.decode()}"},
-        "order_id": {"N": str(number + 1)},
-    }
+    key = {"customer": {"S": f"customer-{number % 50:02}-{_SEQUENCE.decode()}"}, "order_id": {"N": str(number + 1)}}
     old, new = (
         key
         | {

@@ -16,12 +16,7 @@ class Cache(TokenCache):
         self.memory = MemoryStore(lambda: self.now)
         self.slept: list[Callable[[], object]] = []  # run during the next sleeps
         super().__init__(
-            self.memory,
-            "shop",
-            tombstone_ttl=600.0,
-            value_ttl=value_ttl,
-            clock=lambda: self.now,
-            sleep=self._doze,
+            self.memory, "shop", tombstone_ttl=600.0, value_ttl=value_ttl, clock=lambda: self.now, sleep=self._doze
         )
         self.invalidator = Invalidator(self.memory, "shop", tombstone_ttl=600.0)
 

@@ -24,10 +24,7 @@ def create_orders(client: Any, table: str, **options: Any) -> dict[str, Any]:
             {"AttributeName": "customer", "AttributeType": "S"},
             {"AttributeName": "number", "AttributeType": "N"},
         ],
-        KeySchema=[
-            {"AttributeName": "customer", "KeyType": "HASH"},
-            {"AttributeName": "number", "KeyType": "RANGE"},
-        ],
+        KeySchema=[{"AttributeName": "customer", "KeyType": "HASH"}, {"AttributeName": "number", "KeyType": "RANGE"}],
         BillingMode="PAY_PER_REQUEST",
         **options,
     )

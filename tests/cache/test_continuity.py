@@ -34,13 +34,7 @@ class Namespace:
         return Continuity(Invalidator(self.store, "shop"), relay, keys)
 
     def starts(
-        self,
-        start: Offsets,
-        *,
-        keys: str = "k",
-        relay: str = "r",
-        ids: Mapping[str, str] = IDS,
-        ends: Offsets = ENDS,
+        self, start: Offsets, *, keys: str = "k", relay: str = "r", ids: Mapping[str, str] = IDS, ends: Offsets = ENDS
     ) -> str | None:
         """Begin as a consumer does; return why the namespace was invalidated, None if it was not."""
         before = self.generation

@@ -5,15 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.cache.entry import (
-    UNPLACED,
-    UNREADABLE,
-    Entry,
-    State,
-    decode,
-    encode,
-    invalidated,
-)
+from relay.cache.entry import UNPLACED, UNREADABLE, Entry, State, decode, encode, invalidated
 from relay.token import EventToken, OriginToken
 from tests.cache.entries import LEFT, RIGHT, G, by_shard, dynamo, mysql, value
 

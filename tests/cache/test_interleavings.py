@@ -232,15 +232,9 @@ SCRIPTED = [
     Broken("fills without a guard", False, moves=(*_LOADED, *_CHANGED, _READ)),
     Broken("an invalidation that leaves leases alone", False, moves=(*_LOADED, *_CHANGED, _READ)),
     Broken(
-        "the generation read when a value is stored",
-        False,
-        moves=(*_LOADED, ("write", 0, 0), ("gap", 0, 0), _READ),
+        "the generation read when a value is stored", False, moves=(*_LOADED, ("write", 0, 0), ("gap", 0, 0), _READ)
     ),
-    Broken(
-        "no leases, and a tombstone evicted early",
-        False,
-        moves=(*_LOADED, *_CHANGED, ("evict", 0, 0), _READ),
-    ),
+    Broken("no leases, and a tombstone evicted early", False, moves=(*_LOADED, *_CHANGED, ("evict", 0, 0), _READ)),
     Broken(
         "a full store that keeps a value whose tombstone it refuses",
         False,
@@ -257,25 +251,11 @@ SCRIPTED = [
         moves=(*_CHANGED, *_LOADED[:3], ("crash", 0, 0), ("tick", 0, 1), _READ),
     ),
     Broken(
-        "one component only",
-        True,
-        moves=(*_CHANGED, ("write", 1, 0), ("finish", 2, 1), ("replicate", 1, 0), _READ),
+        "one component only", True, moves=(*_CHANGED, ("write", 1, 0), ("finish", 2, 1), ("replicate", 1, 0), _READ)
     ),
-    Broken(
-        "a fill over nothing that asks for no floor",
-        True,
-        moves=(*_CHANGED, ("evict", 0, 0), _READ),
-    ),
-    Broken(
-        "floors that ignore evictions",
-        True,
-        moves=(*_CHANGED, ("evict", 0, 0), _READ),
-    ),
-    Broken(
-        "floors that ignore expired tombstones",
-        True,
-        moves=(*_CHANGED, ("tick", 0, 3), _READ),
-    ),
+    Broken("a fill over nothing that asks for no floor", True, moves=(*_CHANGED, ("evict", 0, 0), _READ)),
+    Broken("floors that ignore evictions", True, moves=(*_CHANGED, ("evict", 0, 0), _READ)),
+    Broken("floors that ignore expired tombstones", True, moves=(*_CHANGED, ("tick", 0, 3), _READ)),
     Broken(
         "floors that begin with a change published long before",
         True,

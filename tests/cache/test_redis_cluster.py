@@ -161,9 +161,6 @@ def test_a_seed_that_is_away_does_not_matter(servers: Cluster) -> None:
 
 
 def test_a_cluster_without_any_server_is_unavailable() -> None:
-    with (
-        open_store(f"redis+cluster://ann:secret@{NOBODY},127.0.0.1:2") as store,
-        pytest.raises(Unavailable) as raised,
-    ):
+    with open_store(f"redis+cluster://ann:secret@{NOBODY},127.0.0.1:2") as store, pytest.raises(Unavailable) as raised:
         store.generation(generation_key("shop"))
     assert "secret" not in str(raised.value)

@@ -16,16 +16,7 @@ from hypothesis import strategies as st
 
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
-from relay.cache import (
-    Codec,
-    DynamoDBLoader,
-    Invalidator,
-    MemoryStore,
-    PrimaryLoader,
-    TokenCache,
-    cached,
-    key_text,
-)
+from relay.cache import Codec, DynamoDBLoader, Invalidator, MemoryStore, PrimaryLoader, TokenCache, cached, key_text
 from relay.cache.keys import CacheRules, invalidations
 from relay.config import CacheConfig
 from relay.dynamodb.values import canonical_number

@@ -122,11 +122,7 @@ def test_many_different_writes_in_one_call_do_not_mix(store: Store, namespace: s
     ttls = [KEEP, FOREVER, 60.0, 75.5]
     writes = [
         ConditionalWrite(
-            entry_key(namespace, str(n)),
-            None,
-            b"meta %d" % n,
-            None if n % 3 else b"value %d" % n,
-            ttls[n % 4],
+            entry_key(namespace, str(n)), None, b"meta %d" % n, None if n % 3 else b"value %d" % n, ttls[n % 4]
         )
         for n in range(10_000)
     ]

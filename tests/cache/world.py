@@ -222,11 +222,7 @@ class World:
             return cache.get_many(keys, partial(self._load, steps, number))
 
         applied_before = dict(self.applied)
-        return Actor(
-            steps,
-            body=read,
-            done=partial(self._served, applied_before, store.floors),
-        )
+        return Actor(steps, body=read, done=partial(self._served, applied_before, store.floors))
 
     def _load(self, steps: Steps, number: int, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Read the rows of each key, one shard after the other, so that writes come between."""

@@ -91,11 +91,7 @@ def test_a_full_disk_is_an_error_of_one_line(command: str, log_format: str, file
     words = [str(file) if word == "FILE" else word for word in command.split()]
     with open("/dev/full", "w") as full:
         ran = subprocess.run(
-            [*COMMAND, *words, "--log-format", log_format],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
+            [*COMMAND, *words, "--log-format", log_format], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
     said = ran.stderr if log_format == "text" else json.loads(ran.stderr)["message"]
     assert said.strip().removeprefix("relay: error: ") == "cannot write: No space left on device"

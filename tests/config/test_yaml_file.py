@@ -33,10 +33,7 @@ def refused(file: Path, text: str, **environment: str) -> str:
 
 def test_values_keep_their_types_and_times_stay_text(file: Path) -> None:
     text = 'a: [1, 0.5, yes, ~, x, "1", 2026-11-21T06:00:00Z]\nb: {on: 1, 2: 3}\n'
-    assert data(file, text) == {
-        "a": [1, 0.5, True, None, "x", "1", "2026-11-21T06:00:00Z"],
-        "b": {"on": 1, "2": 3},
-    }
+    assert data(file, text) == {"a": [1, 0.5, True, None, "x", "1", "2026-11-21T06:00:00Z"], "b": {"on": 1, "2": 3}}
 
 
 def test_every_key_and_value_has_its_line_and_column(file: Path) -> None:

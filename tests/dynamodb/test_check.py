@@ -37,8 +37,7 @@ def test_declared_columns_are_compared_with_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("view_type", "ok"),
-    [("KEYS_ONLY", False), ("NEW_IMAGE", True), ("OLD_IMAGE", False), ("NEW_AND_OLD_IMAGES", True)],
+    ("view_type", "ok"), [("KEYS_ONLY", False), ("NEW_IMAGE", True), ("OLD_IMAGE", False), ("NEW_AND_OLD_IMAGES", True)]
 )
 def test_a_copy_needs_a_stream_with_new_images(view_type: str, ok: bool) -> None:
     source = DynamoDBConfig(name="orders", type="dynamodb", table="orders")

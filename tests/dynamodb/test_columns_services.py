@@ -104,12 +104,7 @@ def create(database: Any, table: str, view_type: str) -> None:
 
 def opened(dynamodb: Any, table: str, columns: dict[str, str] | None) -> DynamoDBSource:
     config = DynamoDBConfig(
-        name="s",
-        type="dynamodb",
-        table=table,
-        region="us-east-1",
-        endpoint_url=dynamodb.endpoint_url,
-        columns=columns,
+        name="s", type="dynamodb", table=table, region="us-east-1", endpoint_url=dynamodb.endpoint_url, columns=columns
     )
     source = DynamoDBSource(config)
     try:

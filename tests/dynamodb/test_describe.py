@@ -75,10 +75,7 @@ def table(**others: Any) -> dict[str, Any]:
         "TableArn": "arn:aws:dynamodb:us-east-1:123456789012:table/orders",
         "TableStatus": "ACTIVE",
         # Not in the order of the key.
-        "KeySchema": [
-            {"AttributeName": "line", "KeyType": "RANGE"},
-            {"AttributeName": "order_id", "KeyType": "HASH"},
-        ],
+        "KeySchema": [{"AttributeName": "line", "KeyType": "RANGE"}, {"AttributeName": "order_id", "KeyType": "HASH"}],
         "AttributeDefinitions": [
             {"AttributeName": "line", "AttributeType": "N"},
             {"AttributeName": "order_id", "AttributeType": "S"},

@@ -238,9 +238,7 @@ def test_a_creation_time_that_may_be_rounded_to_the_minute_does_not_count_as_old
     assert versions(read_page(reader(source, start={"since": 6030.0}))) == [2]
 
 
-def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_time(
-    stream: ScriptedStream,
-) -> None:
+def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_time(stream: ScriptedStream) -> None:
     config = DynamoDBConfig(
         name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
     )

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.dynamodb.pace import Pace
-from relay.dynamodb.session import (
-    IteratorExpired,
-    ShardNotFound,
-    StreamSession,
-    Transient,
-    TrimmedData,
-    retried,
-)
+from relay.dynamodb.session import IteratorExpired, ShardNotFound, StreamSession, Transient, TrimmedData, retried
 from relay.errors import RelayError, Unavailable
 from relay.records import Shard
 from relay.stream_token import TRIM_HORIZON

@@ -80,8 +80,7 @@ def test_the_stream_of_an_earlier_table_with_the_same_name_is_not_read(stream: S
 
 
 @pytest.mark.parametrize(
-    ("removed", "first", "following"),
-    [(FIRST, SECOND, [SECOND, LABEL, LABEL]), (SECOND, FIRST, [LABEL, LABEL, LABEL])],
+    ("removed", "first", "following"), [(FIRST, SECOND, [SECOND, LABEL, LABEL]), (SECOND, FIRST, [LABEL, LABEL, LABEL])]
 )
 def test_a_stream_that_is_listed_for_longer_than_it_exists_is_not_read(
     stream: ScriptedStream, removed: str, first: str, following: list[str]

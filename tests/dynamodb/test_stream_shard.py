@@ -126,8 +126,7 @@ def test_a_jump_resets_the_count_of_empty_pages(session: StreamSession, scripted
 
 
 @pytest.mark.parametrize(
-    ("kind", "sequence"),
-    [("sequence_at", "1"), ("latest", "1"), ("after_sequence", None), ("at_sequence", "")],
+    ("kind", "sequence"), [("sequence_at", "1"), ("latest", "1"), ("after_sequence", None), ("at_sequence", "")]
 )
 def test_invalid_positions_are_refused(session: StreamSession, kind: Any, sequence: str | None) -> None:
     with pytest.raises(InvalidPosition):

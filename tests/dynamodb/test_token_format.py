@@ -9,15 +9,7 @@ import pytest
 
 from relay.dynamodb import InvalidPosition, StreamToken
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
-from tests.dynamodb.reading import (
-    active,
-    entries,
-    lineage,
-    opened,
-    read,
-    short,
-    token,
-)
+from tests.dynamodb.reading import active, entries, lineage, opened, read, short, token
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -48,12 +40,7 @@ def test_a_token_omits_keys_without_a_value(client: DynamoDBStreamsClient, scrip
         "shards": [
             {"shard_id": full("0")},
             {"shard_id": full("1"), "parent": full("0"), "iterator_type": "latest"},
-            {
-                "shard_id": full("2"),
-                "parent": full("0"),
-                "iterator_type": "at_sequence",
-                "sequence_number": sequence,
-            },
+            {"shard_id": full("2"), "parent": full("0"), "iterator_type": "at_sequence", "sequence_number": sequence},
         ],
     }
 

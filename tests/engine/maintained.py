@@ -94,11 +94,7 @@ class Maintained:
         self.stream = source.connect()
         source.clock = lambda: self.now
         self.state = SourceState(
-            cast(Any, source),
-            self.stream,
-            self.view,
-            ReaderPool(),
-            until_caught_up=until_caught_up,
+            cast(Any, source), self.stream, self.view, ReaderPool(), until_caught_up=until_caught_up
         )
         self.owned = set(range(64))
         group: Any = SimpleNamespace(owned=self.owned, view=self.view)

@@ -10,11 +10,7 @@ import pytest
 
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted
-from relay.records import (
-    Shard,
-    ShardCheckpoint,
-    ShardState,
-)
+from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.stream import discovery
 from tests.engine.maintained import Maintained
 from tests.scripted_source import ScriptedSource

@@ -42,13 +42,7 @@ class Cluster(World):
             seed,
             connect=lambda: opened(cluster.mariadb.connect(autocommit=False, defer_connect=True)),
             place=self.place,
-            source={
-                "name": "commerce",
-                "type": "vitess",
-                "vtgate": cluster.vtgate,
-                "keyspace": "commerce",
-                **source,
-            },
+            source={"name": "commerce", "type": "vitess", "vtgate": cluster.vtgate, "keyspace": "commerce", **source},
         )
         audit(self.connect, self.databases)
 

@@ -26,8 +26,7 @@ def on_gap(scene: Scene, policy: str) -> None:
 
 def put(scene: Scene, order: int) -> None:
     scene.client.put_item(
-        TableName=scene.table,
-        Item={"customer": {"S": "ada"}, "order_id": {"N": str(order)}, "version": {"N": "1"}},
+        TableName=scene.table, Item={"customer": {"S": "ada"}, "order_id": {"N": str(order)}, "version": {"N": "1"}}
     )
 
 

@@ -63,10 +63,7 @@ def some_and_others() -> list[ParameterSet]:
     others = pytest.mark.faults("other streams: the first are played in `make test`")
     if SEEDS <= FIRST:
         return [pytest.param(range(SEEDS), id="some")]
-    return [
-        pytest.param(range(FIRST), id="some"),
-        pytest.param(range(FIRST, SEEDS), marks=[others], id="others"),
-    ]
+    return [pytest.param(range(FIRST), id="some"), pytest.param(range(FIRST, SEEDS), marks=[others], id="others")]
 
 
 @pytest.mark.parametrize("seeds", some_and_others())
@@ -128,12 +125,7 @@ class Group:
     """Streams that are relayed together. ``faults``: of the network; it recovers before the end."""
 
     def __init__(
-        self,
-        seeds: Sequence[int],
-        folder: Path,
-        bootstrap_servers: str,
-        name: str,
-        faults: DrawnFaults | None = None,
+        self, seeds: Sequence[int], folder: Path, bootstrap_servers: str, name: str, faults: DrawnFaults | None = None
     ) -> None:
         self.scenarios = [Scenario(seed, self._count, LENGTH if faults else 1) for seed in seeds]
         self.faults = faults

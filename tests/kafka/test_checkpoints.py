@@ -111,10 +111,7 @@ def test_a_wait_for_kafka_ends_when_the_relay_is_stopped(broker: ProxiedBroker, 
     write(client, topic, READING)
     broker.proxy.lose(lost)
     asked = iter([False, True])
-    with (
-        closing(CheckpointView(client, topic, stopping=lambda: next(asked))) as view,
-        pytest.raises(StopRequested),
-    ):
+    with closing(CheckpointView(client, topic, stopping=lambda: next(asked))) as view, pytest.raises(StopRequested):
         view.require_end(EVERYTHING, 60.0)
 
 

@@ -45,11 +45,7 @@ def test_a_record_that_is_too_large_loses_its_text_first_and_then_its_columns() 
     assert without_text["tables"] == whole["tables"]
     least = value(1_000)
     assert least["tables"] == [
-        {
-            "table": "t",
-            "renamed_to": None,
-            **dict.fromkeys(("before", "before_known_by", "after", "after_known_by")),
-        }
+        {"table": "t", "renamed_to": None, **dict.fromkeys(("before", "before_known_by", "after", "after_known_by"))}
     ]
     assert {name: least[name] for name in ("event_id", "token", "transaction")} == {
         name: whole[name] for name in ("event_id", "token", "transaction")

@@ -63,11 +63,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def config(secured: Secured, dynamodb: Any, redis_server: Any, unique: str, tmp_path: Path) -> dict[str, Any]:
     return {
         "name": unique,
-        "kafka": {
-            "bootstrap_servers": secured.bootstrap_servers,
-            "partitions": 2,
-            "producer": dict(secured.producer),
-        },
+        "kafka": {"bootstrap_servers": secured.bootstrap_servers, "partitions": 2, "producer": dict(secured.producer)},
         "sources": [
             {
                 "name": "orders",
@@ -156,10 +152,7 @@ def test_a_wrong_password_is_reported_on_spark_but_not_shown(started: Relay, con
 
 @pytest.mark.parametrize(
     ("producer", "said"),
-    [
-        ({}, "speaks TLS: set `security.protocol: ssl`"),
-        ({"security.protocol": "SSL"}, "certificate verify failed"),
-    ],
+    [({}, "speaks TLS: set `security.protocol: ssl`"), ({"security.protocol": "SSL"}, "certificate verify failed")],
     ids=["unencrypted", "untrusted"],
 )
 def test_a_client_without_tls_or_without_the_right_ca_gets_a_clear_error(

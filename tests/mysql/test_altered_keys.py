@@ -32,12 +32,7 @@ ALTERED = {
         MIXED,
         ["modify a varchar(20) collate utf8mb4_bin"],
     ),
-    "members in another order": (
-        "a enum('first', 'last'), b int",
-        "a, b",
-        CHOICE,
-        ["modify a enum('last', 'first')"],
-    ),
+    "members in another order": ("a enum('first', 'last'), b int", "a, b", CHOICE, ["modify a enum('last', 'first')"]),
     "a column more in front": ("a int, b int", "a", ", n, 1000 - n", ["drop primary key, add primary key (b, a)"]),
     "a column less": ("a int, b int", "a, b", ", n, n", ["drop primary key, add primary key (b)"]),
     "another column": ("a int, b int", "a", ", n, 1000 - n", ["drop primary key, add primary key (b)"]),

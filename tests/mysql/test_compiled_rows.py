@@ -17,14 +17,7 @@ from relay.avro.schema import change_schema
 from relay.change import Change
 from relay.kafka.keys import KeyCodec
 from relay.kafka.topic_writer import compiled_records
-from relay.mysql.binlog.events import (
-    COMMIT,
-    DELETE,
-    UPDATE,
-    WRITE,
-    BinlogEvent,
-    TransactionBegin,
-)
+from relay.mysql.binlog.events import COMMIT, DELETE, UPDATE, WRITE, BinlogEvent, TransactionBegin
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import ShardTransactions
@@ -32,17 +25,7 @@ from relay.source import STREAMED_PAGE
 from tests import needs
 from tests.examples import examples
 from tests.mysql.encoder import ColumnType
-from tests.mysql.logged_rows import (
-    ALL,
-    BIGINT,
-    FLOAT,
-    LOCAL,
-    PRICE,
-    TEXT,
-    Tables,
-    binlogs,
-    tables_of,
-)
+from tests.mysql.logged_rows import ALL, BIGINT, FLOAT, LOCAL, PRICE, TEXT, Tables, binlogs, tables_of
 from tests.mysql.row_cases import CASES, LATIN1, UTF8MB4, Case, decimals, text
 
 HEADER = b"\xc3\x01header.."
@@ -231,7 +214,7 @@ def test_a_value_that_only_python_takes_leaves_the_rest_of_its_transaction_to_it
     assert [len(block) for block in seen.blocks] == [2, 1]
     assert shown(seen.changes) == shown(played(events, tables.layouts, compiled=False).changes)
     assert [(one.transaction.order, one.transaction.last) for one in seen.changes if one.transaction] == [
-        *((0, False), (1, False), (2, False), (3, False), (4, True), (0, True)),
+        *((0, False), (1, False), (2, False), (3, False), (4, True), (0, True))
     ]
 
 

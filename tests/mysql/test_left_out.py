@@ -35,7 +35,7 @@ OF_MARIADB = {
     ),
 }
 OF_MYSQL = {  # which MariaDB has as a plugin
-    "hole": ("CREATE TABLE hole (id INT PRIMARY KEY) ENGINE=BLACKHOLE", "INSERT hole VALUES (1)"),
+    "hole": ("CREATE TABLE hole (id INT PRIMARY KEY) ENGINE=BLACKHOLE", "INSERT hole VALUES (1)")
 }
 
 
@@ -97,12 +97,7 @@ def test_a_table_that_gets_another_engine_or_a_key_is_relayed_from_then_on(
     found = [
         (change.table, change.operation.value, change.key and next(iter(change.key.values()))) for change in changes
     ]
-    assert found == [
-        ("hole", "INSERT", 11),
-        ("hole", "INSERT", 12),
-        ("bare", "INSERT", 12),
-        ("bare", "TRUNCATE", None),
-    ]
+    assert found == [("hole", "INSERT", 11), ("hole", "INSERT", 12), ("bare", "INSERT", 12), ("bare", "TRUNCATE", None)]
     assert not source.left_out
 
 

@@ -126,12 +126,7 @@ def test_transactions_that_the_parent_published_are_dropped_and_others_have_its_
     told = read(stream)
     rows = [each.changes[0][1] for each in told if isinstance(each, Rows)]
     assert rows == [(4,), (5,)]
-    assert origins(told) == [
-        None,
-        None,
-        (f"{A}:101", f"MySQL56/{A}:1-101"),
-        (f"{B}:7", f"MySQL56/{A}:1-103,{B}:7"),
-    ]
+    assert origins(told) == [None, None, (f"{A}:101", f"MySQL56/{A}:1-101"), (f"{B}:7", f"MySQL56/{A}:1-103,{B}:7")]
     begins = [each for each in told if isinstance(each, TransactionBegin) and each.origin]
     assert [each.timestamp for each in begins] == [1_700_000_000, 1_700_000_000]
     assert [each.origin.token.shard for each in begins if each.origin] == ["shop/orders/-"] * 2
@@ -169,11 +164,7 @@ def test_a_transaction_that_was_replicated_without_a_checkpoint_is_refused() -> 
 
 
 def stated(gtid: str, sql: str) -> list[BinlogEvent]:
-    return [
-        TransactionBegin(gtid, f"MySQL56/{gtid},{TARGET}:1", 1, None),
-        Statement(sql, "shop", 1, 0),
-        COMMIT,
-    ]
+    return [TransactionBegin(gtid, f"MySQL56/{gtid},{TARGET}:1", 1, None), Statement(sql, "shop", 1, 0), COMMIT]
 
 
 def test_a_truncate_that_the_parent_published_is_not_published_again() -> None:

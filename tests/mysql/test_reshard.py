@@ -72,9 +72,7 @@ def ranges(cuts: Sequence[int]) -> list[str]:
 
 
 @given(st.lists(st.lists(st.integers(1, 255), max_size=4), min_size=1, max_size=4))
-def test_all_workers_agree_on_every_reshard_and_what_it_covers(
-    generations: list[list[int]],
-) -> None:
+def test_all_workers_agree_on_every_reshard_and_what_it_covers(generations: list[list[int]]) -> None:
     listed = tuple(dict.fromkeys(name for cuts in generations for name in ranges(cuts)))
     assert KeyRange.parse(first_shards(ALL, listed)[0]).start == b""
     for shard in listed:
@@ -150,13 +148,7 @@ def servers() -> Iterator[list[MariaDB]]:
     ids=["split", "split, plain table", "merge", "merge, plain table"],
 )
 def test_a_reshard_under_load_neither_loses_nor_duplicates(
-    servers: list[MariaDB],
-    unique: str,
-    seed: int,
-    table: str,
-    before: str,
-    after: str,
-    monkeypatch: pytest.MonkeyPatch,
+    servers: list[MariaDB], unique: str, seed: int, table: str, before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I1, I2, I3."""
     monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 300)

@@ -11,10 +11,7 @@ from relay.mysql_dialect.counts import KeyCounts
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.sampled_from("tu"), st.binary(max_size=2))),
-    st.integers(0, 5),
-)
+@given(st.lists(st.tuples(st.sampled_from("tu"), st.binary(max_size=2))), st.integers(0, 5))
 def test_every_key_is_counted_from_zero(keys: list[tuple[str, bytes]], in_memory: int) -> None:
     """I11."""
     counts, truth = KeyCounts(in_memory), Counter[tuple[str, bytes]]()

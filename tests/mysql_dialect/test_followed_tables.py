@@ -54,12 +54,7 @@ def shown(table: AlteredTable) -> tuple[Any, ...]:
     def side(columns: Any, by: str | None) -> Any:
         return "?" if by is None else columns and " ".join(column.name for column in columns.columns)
 
-    return (
-        table.table,
-        table.renamed_to,
-        side(table.before, table.before_by),
-        side(table.after, table.after_by),
-    )
+    return (table.table, table.renamed_to, side(table.before, table.before_by), side(table.after, table.after_by))
 
 
 ALL = "id name ssn"

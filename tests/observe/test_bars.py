@@ -47,9 +47,7 @@ def test_log_lines_appear_above_the_bars_and_go_back_to_stderr_afterwards(monkey
         root.removeHandler(handler)
 
 
-def test_bars_are_shown_on_a_terminal_only_and_not_by_several_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_bars_are_shown_on_a_terminal_only_and_not_by_several_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RELAY_WORKER", raising=False)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert SnapshotBars.for_terminal() is None

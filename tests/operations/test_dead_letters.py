@@ -84,10 +84,7 @@ def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
     assert refused.exit_code == 1
     assert f"topic {topic} allows {SMALL}: raise the topic's max.message.bytes" in errors(refused)[0]
     limit(kafka.bootstrap_servers, topic, 8 << 20)
-    for options, count in (
-        (["--since", "-2h", "--reason", "large", "--max", "1"], 1),
-        (["--since", "2100-01-01"], 0),
-    ):
+    for options, count in ((["--since", "-2h", "--reason", "large", "--max", "1"], 1), (["--since", "2100-01-01"], 0)):
         would = relay("dead-letters", "redrive", path, "--all", "--dry-run", "--json", *options)
         assert would.exit_code == 0, would.output
         assert [json.loads(line) for line in would.stdout.splitlines()] == [{**letter, "sent": False}] * count

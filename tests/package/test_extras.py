@@ -67,11 +67,7 @@ def relay(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("run", VITESS, "the source \"commerce\" needs hpack: pip install 'change-relay[vitess]'"),
         ("run", MYSQL, "the source \"legacy\" needs pymysql: pip install 'change-relay[mysql]'"),
         ("consume cache", DYNAMODB, "`relay consume cache` needs pyspark: pip install 'change-relay[spark]'"),
-        (
-            "consume cache --engine python",
-            DYNAMODB,
-            "`cache` needs redis: pip install 'change-relay[redis]'",
-        ),
+        ("consume cache --engine python", DYNAMODB, "`cache` needs redis: pip install 'change-relay[redis]'"),
     ],
 )
 def test_a_missing_extra_is_one_line_and_exits_3(command: str, source: str, said: str, tmp_path: Path) -> None:

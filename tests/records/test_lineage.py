@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.records import (
-    PRUNE_AFTER,
-    Gap,
-    Lineage,
-    PendingGap,
-    Shard,
-    ShardCheckpoint,
-    ShardState,
-)
+from relay.records import PRUNE_AFTER, Gap, Lineage, PendingGap, Shard, ShardCheckpoint, ShardState
 from relay.token import EventToken
 from tests.records.graphs import finished, lineage_of
 
@@ -128,11 +120,7 @@ def test_a_shard_is_read_also_while_listings_lack_it() -> None:
     }
     graph = given_that(lineage_of(listings=0), checkpoints)
     graph.update([Shard("a")], checkpoints)
-    assert {shard.id: shard.parents for shard in graph.ready()} == {
-        "a": (),
-        "begun": ("pruned",),
-        "next": ("p",),
-    }
+    assert {shard.id: shard.parents for shard in graph.ready()} == {"a": (), "begun": ("pruned",), "next": ("p",)}
     asked_for = {shard for shard in (*checkpoints, "a", "unseen") if graph.is_asked_for(shard)}
     assert asked_for == {"begun", "next", "waiting"}
 

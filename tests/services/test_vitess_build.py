@@ -119,8 +119,7 @@ def test_it_pins_the_toolchain_and_does_not_touch_the_users_caches(
 def test_without_go_the_message_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(
-        Unavailable,
-        match=r"Go 1\.21 or newer is needed.*install it, such as golang-go \(no go on the PATH\)",
+        Unavailable, match=r"Go 1\.21 or newer is needed.*install it, such as golang-go \(no go on the PATH\)"
     ):
         vtcombo()
 

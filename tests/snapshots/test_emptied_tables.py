@@ -11,14 +11,7 @@ import pytest
 
 from relay.change import AlteredTable, Change, ChangeParts, Images, Operation, SchemaChange, StatementText
 from relay.records import Plan, Shard, ShardCheckpoint, ShardState, SnapshotControl, StreamId
-from relay.snapshots.emptied_tables import (
-    EVERY,
-    emptied_by,
-    emptied_since,
-    forget_before,
-    is_published_to,
-    noted,
-)
+from relay.snapshots.emptied_tables import EVERY, emptied_by, emptied_since, forget_before, is_published_to, noted
 from relay.source import Page
 from relay.token import EventToken
 from tests.stream.latest import latest_of

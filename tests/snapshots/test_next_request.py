@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relay.kafka.checkpoints import partition_of
-from relay.records import (
-    PRUNE_AFTER,
-    CommittedRecords,
-    Gap,
-    Plan,
-    ShardState,
-    SnapshotControl,
-    SnapshotPart,
-    StreamId,
-)
+from relay.records import PRUNE_AFTER, CommittedRecords, Gap, Plan, ShardState, SnapshotControl, SnapshotPart, StreamId
 from relay.snapshots.control import is_unread, repaired_by, restarted, unfinished_repairs
 from relay.stream.pruning import replaced
 from tests.snapshots.snapshotting import TABLES, Snapshotting

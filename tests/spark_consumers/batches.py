@@ -110,10 +110,7 @@ def row_of(each: Published) -> tuple[Any, ...]:
 
 
 def play(
-    table: TargetTable,
-    layouts: Mapping[int, Layout] | Layout,
-    *changes: Published,
-    session: SparkSession | None = None,
+    table: TargetTable, layouts: Mapping[int, Layout] | Layout, *changes: Published, session: SparkSession | None = None
 ) -> VerdictCounts:
     """Apply a batch as the consumer does; without ``session`` by the rule alone, without Spark."""
     numbered = layouts if isinstance(layouts, Mapping) else {0: layouts}

@@ -69,10 +69,7 @@ def cached(
         "cache": {"url": url, "namespace": table, "keys": {table: ["row:{id}"]}},
     }
     path.write_text(yaml.safe_dump(raw))
-    commands = {
-        "relay": ["run", str(path)],
-        "consumer": ["consume", "cache", str(path), "--engine", engine],
-    }
+    commands = {"relay": ["run", str(path)], "consumer": ["consume", "cache", str(path), "--engine", engine]}
     if engine == "spark":
         commands["consumer"] += ["--checkpoint", str(folder / "checkpoint")]
     with ExitStack() as stack:

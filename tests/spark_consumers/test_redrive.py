@@ -86,7 +86,7 @@ def test_a_redrive_completes_copy_and_log_and_tombstones_are_collected_after_the
             *(change(customer, 1, Operation.INSERT) for customer in ("done", "newer", "gone", "same")),
             change("plain", 1, Operation.INSERT),
             change("plain", 2, Operation.DELETE),
-        ],
+        ]
     )
     topic.publish([huge("done", 2), huge("newer", 2), huge("gone", 2)], largest=LARGEST, dead_letters=letters)
     topic.publish([change("newer", 3), change("gone", 3, Operation.DELETE)])

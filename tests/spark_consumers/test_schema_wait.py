@@ -157,13 +157,7 @@ def test_the_headers_that_are_remembered_are_bounded() -> None:
     ],
 )
 def test_a_foreign_value_with_the_mark_of_the_framing_stops_no_consumer(
-    tmp_path: Path,
-    kafka: Any,
-    redis_server: Any,
-    unique: str,
-    consumer: str,
-    engine: str,
-    spark_process: SparkProcess,
+    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, consumer: str, engine: str, spark_process: SparkProcess
 ) -> None:
     """I1, I6: it becomes a dead letter in full, and what follows is applied; a late schema loses nothing.
 

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay.records import (
-    CommittedStream,
-    Plan,
-    RecordKind,
-    Shard,
-    ShardCheckpoint,
-    ShardState,
-    StreamId,
-)
+from relay.records import CommittedStream, Plan, RecordKind, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.stream.progress import CommittedProgress, low_watermark, read_until, resume_timestamp
 from tests.records.graphs import finished, lineage_of
 

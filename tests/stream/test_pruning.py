@@ -114,10 +114,7 @@ class TestOnKafka:
         records[old.segment_key("1/0")] = SegmentCheckpoint(ShardState.FINISHED, updated_at=over).to_json()
         self.write(relay, records)
         relay.run()
-        kept = {
-            recent.label: {"a", "b", None},
-            unfinished.label: {"a", "b", None},
-        }
+        kept = {recent.label: {"a", "b", None}, unfinished.label: {"a", "b", None}}
         # Another source's stream of the same label is not ours. The only proof of an initial snapshot stays.
         assert self.known(relay) == {**current, **kept, old.label: {"a", None, "snapshot"}}
         stream.put("root", "k", 2, old=1)

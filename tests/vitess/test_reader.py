@@ -183,10 +183,7 @@ def test_dropping_a_partition_is_refused_with_table_statement_and_position(state
     message = (
         rf"shop/commerce/0: the statement at MariaDB/0-1-12 .* rows of customer, .*{re.escape(statement)}.*[Rr]eset"
     )
-    with (
-        ScriptedVtgate(script) as vtgate,
-        opened(vtgate.address, START, tables=TABLES, now=NOW) as reader,
-    ):
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, tables=TABLES, now=NOW) as reader:
         # The changes before it are published, so that the source can be reset to a position after it.
         before = until(reader, lambda page: bool(page.changes))
         with pytest.raises(RelayError, match=message):

@@ -164,8 +164,7 @@ def test_a_float_cannot_be_copied_because_select_rounds_it() -> None:
 def test_rows_with_values_of_any_length_and_nulls_survive_a_round_trip(values: list[tuple[Any, ...]]) -> None:
     columns = [(f"{kind}{at}", kind) for at in range(len(values)) for kind in ("bigint", "text", "blob")]
     event = pb.FieldEvent(
-        table_name="t",
-        fields=[_ID, *(pb.Field(name=name, charset=45, column_type=kind) for name, kind in columns)],
+        table_name="t", fields=[_ID, *(pb.Field(name=name, charset=45, column_type=kind) for name, kind in columns)]
     )
     found = decoder(event, layout)
     assert found is not None

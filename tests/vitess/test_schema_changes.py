@@ -83,10 +83,7 @@ def test_what_is_known_of_a_table_is_what_the_pages_have_when_a_stream_breaks() 
             yield Fails("UNAVAILABLE", "gone")
         yield from steps
 
-    with (
-        ScriptedVtgate(script) as vtgate,
-        opened(vtgate.address, START, tables=("customer",), page_bytes=1) as reader,
-    ):
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, tables=("customer",), page_bytes=1) as reader:
         pages: list[Page] = []
         while len(statements(pages)) < 2:
             pages += until(reader, lambda page: True)

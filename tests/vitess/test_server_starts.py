@@ -53,10 +53,7 @@ def opened_at(log: Log, *starts: int, begins: tuple[int, ...] = (0,), **settings
 
     ``begins``: see `files`.
     """
-    with (
-        ScriptedVtgate(log.script) as whole,
-        opened(whole.address, START) as reader,
-    ):
+    with ScriptedVtgate(log.script) as whole, opened(whole.address, START) as reader:
         expected = _changes(summary(until(reader, is_at_head)))
     with (
         ScriptedVtgate(log.script, {STARTED: starting(*starts), **files(log, *begins)}) as vtgate,

@@ -94,10 +94,7 @@ class Past:
 
 @contextmanager
 def history_of(past: Any, answers: dict[str, Any] | None = None) -> Iterator[ShardHistory]:
-    with (
-        ScriptedVtgate(past.script, past.answers | (answers or {})) as vtgate,
-        closing(Vtgate(vtgate.address)) as gate,
-    ):
+    with ScriptedVtgate(past.script, past.answers | (answers or {})) as vtgate, closing(Vtgate(vtgate.address)) as gate:
         yield ShardHistory(Tablets(gate, SHARD, "REPLICA"), silence=20.0)
 
 

@@ -151,10 +151,7 @@ def _schema(key: Iterable[Attribute[Any]]) -> list[dict[str, str]]:
 
 
 def _key_differences(
-    where: str,
-    key: Iterable[Attribute[Any]],
-    actual: list[Mapping[str, str]],
-    types: Mapping[str, str],
+    where: str, key: Iterable[Attribute[Any]], actual: list[Mapping[str, str]], types: Mapping[str, str]
 ) -> Iterator[str]:
     found = {each["KeyType"]: each["AttributeName"] for each in actual}
     for kind, each in zip(("HASH", "RANGE"), (*key, None), strict=False):

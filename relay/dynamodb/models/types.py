@@ -210,8 +210,7 @@ _SCALARS: dict[Any, AttributeType] = {
 }
 
 Seconds = Annotated[
-    datetime,
-    AttributeType("N", _dump_seconds, lambda wire: _EPOCH + timedelta(seconds=_load_int(wire)), "timestamp"),
+    datetime, AttributeType("N", _dump_seconds, lambda wire: _EPOCH + timedelta(seconds=_load_int(wire)), "timestamp")
 ]
 """A time that is stored as whole seconds since the epoch, as DynamoDB's time to live wants it."""
 

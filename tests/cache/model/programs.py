@@ -16,16 +16,7 @@ from relay.cache.store import ConditionalWrite, StoredEntry
 from relay.errors import Unavailable
 from relay.token import EventToken
 from tests.cache.model.memory import nonce_of
-from tests.cache.model.scenario import (
-    CANONICAL,
-    ENTRY,
-    KEY,
-    LEASE_TTL,
-    NAMESPACE,
-    SHARDS,
-    TOMBSTONE_TTL,
-    Scenario,
-)
+from tests.cache.model.scenario import CANONICAL, ENTRY, KEY, LEASE_TTL, NAMESPACE, SHARDS, TOMBSTONE_TTL, Scenario
 
 
 class Call(NamedTuple):

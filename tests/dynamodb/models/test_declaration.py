@@ -182,10 +182,7 @@ KEY: Any = (Attribute[str], hash_key())
         ({"a": str}, "Bad has no hash key"),
         ({"a": (str, range_key())}, "Bad has no hash key"),
         ({"a": (str, hash_key()), "b": (str, hash_key())}, "Bad has two hash keys, a and b"),
-        (
-            {"a": (str, hash_key()), "b": (str, range_key()), "c": (str, range_key())},
-            "Bad has two range keys, b and c",
-        ),
+        ({"a": (str, hash_key()), "b": (str, range_key()), "c": (str, range_key())}, "Bad has two range keys, b and c"),
         ({"a": (bool, hash_key())}, "Bad.a is a hash key: a key is text, a number or bytes"),
         ({"a": (str | None, hash_key())}, "Bad.a is a hash key.*never None"),
         ({"a": (set[str], hash_key())}, "Bad.a is a hash key"),

@@ -227,8 +227,7 @@ def test_what_is_not_a_condition_is_refused(engine: Engine) -> None:
 
 @pytest.mark.parametrize("operation", ["save", "delete"])
 @pytest.mark.parametrize(
-    "condition",
-    [Counter.by.is_(None), (Order.number == 1) & ~(Counter.count > 1), Order.customer != Mirror.left],
+    "condition", [Counter.by.is_(None), (Order.number == 1) & ~(Counter.count > 1), Order.customer != Mirror.left]
 )
 def test_a_condition_on_a_column_of_another_class_is_refused(
     engine: Engine, calls: Calls, operation: str, condition: Condition

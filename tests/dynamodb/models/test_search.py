@@ -295,10 +295,7 @@ def test_an_index_that_nothing_needs_is_not_declared_to_be_searched(engine: Engi
 @pytest.mark.parametrize(
     ("search", "message"),
     [
-        (
-            lambda e: e.query(Order, Order.number == 1),
-            r"Order: .* is not a key: .* Order\.customer == a value, and",
-        ),
+        (lambda e: e.query(Order, Order.number == 1), r"Order: .* is not a key: .* Order\.customer == a value, and"),
         (lambda e: e.query(Order, Order.customer > "a"), "is not a key"),
         (lambda e: e.query(Order, (Order.customer == "a") | (Order.number == 1)), "is not a key"),
         (lambda e: e.query(Order, (Order.customer == "a") & (Order.total == Decimal(1))), r"is not a key.*`filter=`"),

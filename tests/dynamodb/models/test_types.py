@@ -91,10 +91,7 @@ CASES: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (dict[str, Decimal | None], st.dictionaries(NAME, st.none() | DECIMALS, max_size=3)),
     (Money, DECIMALS.map(Euro)),
     (list[Money], st.lists(DECIMALS.map(Euro), max_size=3)),
-    (
-        Part,
-        st.builds(Part, TEXT, st.sets(INTEGERS, max_size=3), st.none() | DECIMALS, st.lists(ANYTHING, max_size=2)),
-    ),
+    (Part, st.builds(Part, TEXT, st.sets(INTEGERS, max_size=3), st.none() | DECIMALS, st.lists(ANYTHING, max_size=2))),
     (
         Defaults,
         st.builds(

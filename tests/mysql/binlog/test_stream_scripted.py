@@ -8,14 +8,7 @@ import uuid
 import pytest
 
 from relay.gtid import parse
-from relay.mysql.binlog.events import (
-    MARIADB_GTID,
-    STANDALONE,
-    Commit,
-    Rows,
-    Statement,
-    TransactionBegin,
-)
+from relay.mysql.binlog.events import MARIADB_GTID, STANDALONE, Commit, Rows, Statement, TransactionBegin
 from relay.mysql.errors import NotCarried
 from tests.mysql.encoder import event, gtid, query, rows, table_map
 from tests.mysql.scripted import SETTINGS

@@ -7,16 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from relay.change import AlteredTable, Operation, SchemaChange, StatementText
-from relay.records import (
-    CommittedStream,
-    Gap,
-    Plan,
-    Shard,
-    ShardState,
-    SnapshotControl,
-    SnapshotRequest,
-    StreamId,
-)
+from relay.records import CommittedStream, Gap, Plan, Shard, ShardState, SnapshotControl, SnapshotRequest, StreamId
 from relay.snapshots.control import (
     fulfilled,
     fulfilled_by,

@@ -46,14 +46,7 @@ LARGE = {
     "gaps that are not repaired": Scenario({"gap a": 1, "delete a": 1, "ask all": 1}, repairs=False, requests=((),)),
 }
 
-_MANY = {
-    **dict.fromkeys(_ALL, 2),
-    "truncate b": 1,
-    "drop b": 1,
-    "rename b to c": 1,
-    "insert b": 1,
-    "ask b": 1,
-}
+_MANY = {**dict.fromkeys(_ALL, 2), "truncate b": 1, "drop b": 1, "rename b to c": 1, "insert b": 1, "ask b": 1}
 
 RANDOM = {
     "an initial snapshot": Scenario(_MANY, initial=True),
