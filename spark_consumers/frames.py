@@ -2,6 +2,10 @@
 
 import contextlib
 import json
+import logging
+import math
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -10,16 +14,21 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.config.topic_names import topics_of_changes
-from relay.errors import ConfigError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, with_beginnings
 from spark_consumers import kafka_source
-from spark_consumers.decode import Decoder
-from spark_consumers.later_schemas import LaterSchemas
-from spark_consumers.records import DecodeStatus
+from spark_consumers.decode import Decoder, Schemas
+from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.session import refuse_other_meanings
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN = 15.0
+"""Seconds without a look-up after one that failed: else each batch would wait for another."""
 
 _NAME = "read-changes"
 _INTERNAL = ("layout", "key_texts")
@@ -149,3 +158,45 @@ def _refuse_missing(first: Offsets, last: Offsets, beginnings: Offsets, ends: Of
                 raise ConfigError(
                     f"end: {there}, not up to {last[topic][partition]}: try later, or leave it out for the present end"
                 )
+
+
+class LaterSchemas:
+    """The schemas on ``topics``, whenever it is called. Threads may share it.
+
+    ``must``: whether a call raises what `learn` raises. Else the schemas that are known serve for some seconds, and a
+    change with another one ends its query. ``clock``: monotonic seconds.
+    """
+
+    def __init__(
+        self, config: Config, topics: Sequence[str], *, must: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._must = must
+        self._clock = clock
+        self._published = open_schemas(config)
+        weakref.finalize(self, self._published.close)
+        self._is_wanted: dict[bytes, bool] = {}
+        self._again_at = -math.inf
+
+    def learn(self) -> Schemas:
+        """Look up what was published meanwhile. Raises ``Unavailable``, and ``RelayError`` for what is not a schema."""
+        self._published.learn(self._topics)
+        return self._known()
+
+    def __call__(self) -> Schemas:
+        if self._clock() >= self._again_at:
+            try:
+                return self.learn()
+            except RelayError as error:
+                if self._must:  # I1: a row that is kept without its columns does not come again
+                    raise
+                self._again_at = self._clock() + _LOOK_AGAIN
+                log.warning("%s. Values whose schemas are known are still read", error)
+        return self._known()
+
+    def _known(self) -> Schemas:
+        found = self._published.all()
+        for header in found.keys() - self._is_wanted.keys():
+            self._is_wanted[header] = self._config.topic(Layout.of(found[header]).table) in self._topics
+        return {header: schema for header, schema in found.items() if self._is_wanted[header]}

@@ -11,10 +11,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from relay.aws import Refused
 from relay.dynamodb.check import check
 from relay.dynamodb.describe import clients
-from relay.dynamodb.items_of_keys import ItemsOfKeys
 from relay.dynamodb.resume_at_token import token_of
 from relay.dynamodb.source import DynamoDBSource
-from relay.dynamodb.table_rows import DynamoDBTableRows
+from relay.dynamodb.table_rows import DynamoDBTableRows, ItemsOfKeys
 from relay.errors import Unavailable
 from relay.source import SourceKind
 

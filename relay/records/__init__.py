@@ -10,8 +10,7 @@ read only after all its parents have been read to their end (I2).
 from relay.records.gap import Decision, Gap, PendingGap
 from relay.records.key import RecordKind, StreamId, owner_key, parse_key
 from relay.records.lineage import Lineage
-from relay.records.owner import PartitionOwner
-from relay.records.plan import PASSED, Plan
+from relay.records.plan import PASSED, PartitionOwner, Plan
 from relay.records.shard import (
     INCARNATION,
     PRUNE_AFTER,

@@ -43,3 +43,14 @@ class Plan(StoredRecord):
     @property
     def passed(self) -> frozenset[str]:
         return frozenset(shard for shard, start in self.shards.items() if start.get("type") == PASSED)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOwner(StoredRecord):
+    """The worker that owns a partition, as it said when it took it over.
+
+    ``process``: machine and process id. ``sources``: by name, a hash of what its config says is published of each.
+    """
+
+    process: str
+    sources: Mapping[str, str]

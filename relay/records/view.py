@@ -6,8 +6,7 @@ from typing import TypeVar
 from relay.records.codec import StoredRecord
 from relay.records.gap import Decision, PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
-from relay.records.owner import PartitionOwner
-from relay.records.plan import Plan
+from relay.records.plan import PartitionOwner, Plan
 from relay.records.shard import ShardCheckpoint, ShardListing
 from relay.records.snapshot import SegmentCheckpoint, SnapshotControl, SnapshotRequest
 

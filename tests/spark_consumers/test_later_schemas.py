@@ -17,7 +17,7 @@ from relay.config import Config
 from relay.errors import Unavailable
 from relay.kafka import topics
 from relay.table import Column, KeyColumn, TableSchema
-from spark_consumers.later_schemas import LaterSchemas
+from spark_consumers.frames import LaterSchemas
 from tests.clock import Clock
 from tests.listening import answering
 
