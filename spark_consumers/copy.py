@@ -164,6 +164,7 @@ class TableCopies:
             table.tombstones.forget_snapshots(batch)  # I7: the end of one would delete rows that it has read meanwhile
             table.add_gaps(batch, [missed])
             self._notes.add_gaps(batch.sparkSession, [missed])
+            log_event("taken back", "copy", source=name[0], table=name[1], missing="read it again: `relay snapshot`")
 
     def _mark_new(self, given: TableBatch, changed: _Tables) -> None:
         """Note past gaps at tables that have their first changes, since they were not there to note them."""

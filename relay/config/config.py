@@ -5,6 +5,7 @@ The keys are a contract with users. The docstring of a key is also its descripti
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import orjson
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from relay.config import overrides, yaml_file
@@ -34,7 +34,6 @@ from relay.errors import ConfigError
 PUBLISHED = {"columns", "key", "keyrange", "on_unencodable", "protect", "tables", "tombstones", "where"}
 """The keys of sources that decide which rows and values are published."""
 
-_SORTED = orjson.OPT_SORT_KEYS
 _TOPIC_LENGTH = 249
 
 Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks", "ddl"]
@@ -258,9 +257,9 @@ class Config(ConfigModel):
         """Return, by source, a hash of what decides which rows and values are published, and where."""
         found = {}
         for source in self.sources:
-            said = source.model_dump(mode="json", include=PUBLISHED)
-            text = orjson.dumps([self.topics, said | {"tables": sorted(said.get("tables") or ())}], option=_SORTED)
-            found[source.name] = blake2b(text, digest_size=8).hexdigest()
+            said = source.model_dump(mode="json", include=PUBLISHED, exclude_defaults=True)
+            text = json.dumps([self.topics, said | {"tables": sorted(said.get("tables") or ())}], sort_keys=True)
+            found[source.name] = blake2b(text.encode(), digest_size=8).hexdigest()
         return found
 
     def client(self, role: str) -> dict[str, Any]:

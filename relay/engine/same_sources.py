@@ -39,7 +39,7 @@ class SameSources:
         self._seen: tuple[frozenset[int], int] | None = None
         # By source, the other workers that have something else of it.
         self._others: dict[str, list[PartitionOwner]] = {}
-        # By source, since when there were some, and until when.
+        # By source, since when some of them had what is in force, and until when.
         self._differed: dict[str, tuple[float, float]] = {}
 
     def serve(self, publishing: Publishing) -> None:
@@ -55,8 +55,10 @@ class SameSources:
             self._seen = seen
         now = self.clock()
         for name in self._others:
-            since, until = self._differed.get(name, (now, now))
-            self._differed[name] = (since if now - until <= _COMES_BACK else now), now
+            plans = [stream.plan for stream in view.planned(name)]
+            if any(self._is_wanted(name, plan) for plan in plans if plan is not None):
+                since, until = self._differed.get(name, (now, now))
+                self._differed[name] = (since if now - until <= _COMES_BACK else now), now
 
     def _look(self, owned: Set[int]) -> None:
         # Until this worker owns a partition, the records may be of its predecessors.
@@ -82,11 +84,15 @@ class SameSources:
     def is_in_force(self, name: str, plan: Plan) -> bool:
         return plan.in_force == self._mine.sources[name]
 
+    def _is_wanted(self, name: str, plan: Plan) -> bool:
+        """Whether another worker has what is in force, and this one does not."""
+        return any(other.sources.get(name) == plan.in_force for other in self._others.get(name, ()))
+
     def put_into_force(self, name: str, plan: Plan) -> Plan | None:
         """Return ``plan`` with this worker's config in force, or None if it is already or may not be yet."""
         since, until = self._differed.get(name, (0.0, 0.0))
         # After a short difference, all workers have been started again.
-        is_wanted = name in self._others or self.clock() - until < min(_COMES_BACK, until - since)
+        is_wanted = self._is_wanted(name, plan) or self.clock() - until < min(_COMES_BACK, until - since)
         if self.is_in_force(name, plan) or (plan.in_force and is_wanted):  # I1
             return None
         if plan.in_force:

@@ -8,7 +8,7 @@ from relay.engine.same_sources import SameSources
 from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
-from relay.kafka.publisher import Fenced
+from relay.kafka.publisher import Abandoned
 from relay.observe.observer import Observer
 from relay.reading.set_aside import GapPending
 from relay.records import Plan
@@ -138,12 +138,12 @@ class Upkeep:
         return changed is not None
 
     def _reads(self, source: SourceState) -> bool:
-        """Whether the config of this worker is in force. Raises ``Fenced`` if it no longer is."""
+        """Whether the config of this worker is in force. Raises ``Abandoned`` if it no longer is."""
         name, plan, snapshots = source.source.name, source.plan, source.snapshots
         if plan is not None and self._same.is_in_force(name, plan):
             return True
         if source.shards.open or (snapshots is not None and snapshots.open):
-            raise Fenced(f"source {name}: the other workers have put another config into force")  # I1
+            raise Abandoned(f"source {name}: the other workers have put another config into force")  # I1
         return False
 
     def _write_listing(self, source: SourceState) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
@@ -19,12 +19,17 @@ _PATIENCE = 60.0
 _TIMES_WITHIN = 30.0  # seconds
 
 
-def read_all_committed(admin: AdminClient, config: Config, topic: str) -> Iterator[Message]:
-    """Yield all committed records of ``topic`` up to its present end; none if it does not exist. ``Unavailable``."""
+def read_all_committed(
+    admin: AdminClient, config: Config, topic: str, *, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+) -> Iterator[Message]:
+    """Yield all committed records of ``topic`` up to its present end; none if it does not exist.
+
+    ``isolation``: which end; READ_UNCOMMITTED waits for the transactions that are open now. Raises ``Unavailable``.
+    """
     found = topics.list_topics(admin, config).get(topic)
     if found is None:
         return
-    ends = offset_bounds(admin, [(topic, number) for number in found.partitions])
+    ends = offset_bounds(admin, [(topic, number) for number in found.partitions], isolation=isolation)
     yield from read_committed(config, ends, lambda: None, exit_at_end=True)
 
 

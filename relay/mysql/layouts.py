@@ -52,8 +52,9 @@ class Layouts:
         return database == self.database and (not table or self._is_named(table))
 
     def is_relayed(self, database: str, table: str) -> bool:
-        """Whether it is wanted, and not left out."""
-        return self.wanted(database, table) and table not in self.skipped.reasons
+        """Whether it is wanted, and was not left out from the beginning."""
+        is_left_out = table in self.skipped.reasons and table not in self._last and table not in self._relayed
+        return self.wanted(database, table) and not is_left_out
 
     def _is_named(self, table: str) -> bool:
         return not self._named or table in self._named
@@ -151,7 +152,8 @@ class Layouts:
         """Look in the server's ``tables`` for what no layout shows. Raises ``Unavailable``, ``RelayError``."""
         warn_of_cascades(self.source, server, self.database, tables, self._warned_of)
         objects = unfit(server.execute, self.database, *(tables if len(tables) == 1 else ()))
-        found = {name: why for name, why in objects.items() if name in tables}
+        # A view that has taken the name of a relayed table does not stop what comes before.
+        found = {name: why for name, why in objects.items() if name in tables and name not in self._relayed}
         found |= check_versioned(self.source, server, self.database, tables, self._config.key_columns)
         self.skipped.skip_all(found)
         self.unfit = self.unfit.difference(tables).union(found)

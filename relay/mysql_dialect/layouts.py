@@ -46,11 +46,14 @@ class LayoutCache:
         Raises what ``make`` raises, and ``Unavailable`` when another caller's ``make`` takes too long.
         """
         try:
-            return self._get(table, columns, primary)
+            found = self._get(table, columns, primary)
         except Unfit as error:
-            if not self._skipped.skip(table, error.why):
+            if not self._skipped.skip(table, error.why, lacks_key=error.lacks_key):
                 raise
             return None
+        if found is not None:
+            self._skipped.take_back(table)
+        return found
 
     def of_tables(self, found: Mapping[str, Definition]) -> dict[str, Table]:
         """Return the layouts of those that are relayed. Raises `Unfit`, with all that are to be relayed and cannot."""
@@ -61,12 +64,12 @@ class LayoutCache:
                     raise Unfit.of(self._skipped.source, name, each.problem)
                 table = self._get(name, each.columns, each.primary)
             except Unfit as error:
-                unfit[name] = error.why
+                if not self._skipped.skip(name, error.why, lacks_key=error.lacks_key):
+                    unfit[name] = error.why
                 continue
             if table is not None:
                 layouts[name] = table
         self._skipped.skip_all(unfit)
-        self._skipped.keep(layouts)
         return layouts
 
     def _get(self, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
@@ -107,7 +110,7 @@ class SkippedTables:
         self.reasons: Mapping[str, str] = {}
         self.is_quiet = False
         self._database = database
-        self._kept = frozenset(named or ())
+        self._named = self._kept = frozenset(named or ())
         self._lock = threading.Lock()
 
     def keep(self, relayed: Iterable[str]) -> None:
@@ -117,14 +120,29 @@ class SkippedTables:
                 self._kept = self._kept.union(relayed)
                 self.reasons = {table: why for table, why in self.reasons.items() if table not in self._kept}
 
+    def take_back(self, table: str) -> None:
+        """Skip a table no longer, which can be relayed now, and warn of the changes that were left out."""
+        if table in self.reasons:
+            with self._lock:
+                self.reasons = {other: why for other, why in self.reasons.items() if other != table}
+            log.warning(
+                "source %s: changes of %s.%s are relayed from here on. Those before are missing: run `relay snapshot`",
+                self.source,
+                self._database,
+                table,
+            )
+
     def skip_all(self, unfit: Mapping[str, str]) -> None:
         """Leave out tables that cannot be relayed, each with the reason. Raises `Unfit` with all that are to be."""
         if kept := [str(Unfit.of(self.source, *each)) for each in unfit.items() if not self.skip(*each)]:
             raise Unfit("; ".join(kept))
 
-    def skip(self, table: str, why: str) -> bool:
-        """Whether a table is left out, which cannot be relayed (I12). Warns, once for each table (I1)."""
-        if table in self._kept:
+    def skip(self, table: str, why: str, *, lacks_key: bool = False) -> bool:
+        """Whether a table is left out, which cannot be relayed (I12). Warns, once for each table (I1).
+
+        ``lacks_key``: so that it is left out even if it was relayed: other shards may have its key already.
+        """
+        if table in (self._named if lacks_key else self._kept):
             return False
         with self._lock:
             if table not in self.reasons:

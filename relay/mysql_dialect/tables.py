@@ -28,13 +28,14 @@ Row = Sequence[Any]
 class Unfit(RelayError):
     """A table cannot be relayed as it is. ``why``: also what to do, after "the table ..."; "" for several of them."""
 
-    def __init__(self, message: str, why: str = "") -> None:
+    def __init__(self, message: str, why: str = "", *, lacks_key: bool = False) -> None:
         super().__init__(message)
         self.why = why
+        self.lacks_key = lacks_key
 
     @classmethod
-    def of(cls, source: str, table: str, why: str) -> Unfit:
-        return cls(f"source {source}: the table {table} {why}", why)
+    def of(cls, source: str, table: str, why: str, *, lacks_key: bool = False) -> Unfit:
+        return cls(f"source {source}: the table {table} {why}", why, lacks_key=lacks_key)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -88,6 +89,7 @@ def lay_out(
             name,
             "has no primary key: name the columns that identify a row, such as "
             f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or {_WITHOUT}",
+            lacks_key=True,
         )
     for column in (*wanted, *hash_key):
         if column not in by_name:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import AdminClient
 
 from relay.avro.schema import change_schema
@@ -92,7 +93,9 @@ class LostState:
 
     def _watermarked(self) -> Mapping[str, list[list[str]]]:
         """Return, by source, the stream of each watermark that there is, and the shard, if it is of one."""
-        records = read_all_committed(self._admin, self._config, self._config.internal("watermarks"))
+        # Past transactions that are open: one may remove the watermark of a shard whose checkpoint is gone already.
+        topic = self._config.internal("watermarks")
+        records = read_all_committed(self._admin, self._config, topic, isolation=IsolationLevel.READ_UNCOMMITTED)
         last = {record.key() or OVERALL: record.value() is not None for record in records}
         found: dict[str, list[list[str]]] = {}
         for _, source, *of in (orjson.loads(key) for key, is_there in last.items() if is_there and key != OVERALL):

@@ -13,6 +13,7 @@ MovedTo = Callable[[VitessShard, str, GtidSet], str | None]
 """`moved_to` of one vtgate."""
 
 _JOURNALS = "select val from _vt.resharding_journal where db_name = database()"
+_ABSENT = re.compile(r"errno (1146|1049)|(doesn't|does not) exist|not found|unknown database", re.IGNORECASE)
 _RESHARD = re.compile(r"\bmigration_type:\s*SHARDS\b")
 _TABLE = re.compile(r'\btables:\s*"([^"]*)"')
 _GTIDS = r'"((?:MySQL56|MariaDB)/[^"]*)"'
@@ -54,8 +55,12 @@ def _moves(vtgate: Vtgate, keyspace: str, shard: str, table: str) -> list[_Move]
         rows = vtgate.execute(_JOURNALS, f"{keyspace}:{shard}@primary")
     except Unavailable:
         raise
-    except RelayError:  # the shard never had one
-        return []
+    except RelayError as error:
+        if _ABSENT.search(str(error)) is None:  # I1
+            raise Unavailable(
+                f"shard {keyspace}/{shard}: whether {table} was moved to another keyspace cannot be asked: {error}"
+            ) from error
+        return []  # the shard never had one
     journals = [str(row["val"]) for row in rows]
     return [
         _Move(parse(position[1]), {(to, name): parse(at) for to, name, at in _TARGET.findall(journal)})

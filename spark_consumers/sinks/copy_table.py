@@ -40,7 +40,7 @@ TRUNCATIONS = "relay.truncations"
 
 _ATTEMPTS = 20  # more conflicts in a row are a fault, not contention
 _ROWS_PER_SWEEP = 20_000  # rows decided and written at once (I11)
-_MOST_REFUSED = 100  # more rows that a target refuses at once are the fault of their table
+_MOST_REFUSED = 20  # more rows that a target refuses at once are the fault of their table
 
 
 _Rule = Callable[[StoredRow], tuple[StoredRow, Verdict]]

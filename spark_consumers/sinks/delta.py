@@ -28,9 +28,10 @@ MISFIT = "a value of type"
 """Begins what `value_of` says of a value."""
 
 # By the SQLSTATE, or its first two characters: records of Kafka are gone, other writers, no resources, a file system,
-# what cannot be read now, the table has just changed, an error inside of Spark, and what we raise.
-_TRIED_AGAIN = frozenset({"", "08", "22000", "25", "2D", "40", "53", "58", "KD001", "KD007", "P0", "XX"})
-_OF_ROWS = frozenset({"22", "23", "44", "54006"})
+# an executor that is gone with its blocks, a cancelled call, what cannot be read now, the table has just changed, an
+# error inside of Spark, and what we raise.
+_TRIED_AGAIN = frozenset({"", "08", "22000", "25", "2D", "40", "42KD5", "53", "56000", "58", "HY", "KD", "P0", "XX"})
+_OF_ROWS = frozenset({"22", "23", "44"})
 
 
 def quoted(name: str) -> str:

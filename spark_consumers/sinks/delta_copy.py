@@ -142,9 +142,11 @@ class DeltaTable(TargetTable):
 
     # ------------------------------------------------------------------ reading
 
+    @delta.faults()
     def exists(self, batch: DataFrame) -> bool:
         return delta.schema_of(batch.sparkSession, self.name) is not None
 
+    @delta.faults()
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         session, wanted = batch.sparkSession, list(keys)
         typed = {"n": "INT", **dict.fromkeys(self._key_names(), "STRING")}
@@ -159,9 +161,11 @@ class DeltaTable(TargetTable):
 
     def rows(self, batch: DataFrame, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]:
         keys = [text_of(F.col(delta.quoted(key.name)), key.kind) for key in self._plan.keys]
-        found = batch.sparkSession.table(self.name).where(selected.where(delta.literal(selected.topic)))
-        rows: Iterator[Row] = found.select(*keys, *STATE).toLocalIterator()
-        return ((tuple(row[: len(keys)]), stored_row(row[len(keys) :])) for row in rows)
+        with delta.faults():
+            found = batch.sparkSession.table(self.name).where(selected.where(delta.literal(selected.topic)))
+            rows: Iterator[Row] = found.select(*keys, *STATE).toLocalIterator()
+            for row in rows:
+                yield tuple(row[: len(keys)]), stored_row(row[len(keys) :])
 
     # ------------------------------------------------------------------ writing
 
@@ -318,22 +322,27 @@ class DeltaTable(TargetTable):
 
     # ------------------------------------------------------------------ tombstones and properties
 
+    @delta.faults()
     def forget_places(self, batch: DataFrame, topic: str) -> None:
         nulls = ", ".join(f"{name} = NULL" for name in PLACE)
         batch.sparkSession.sql(f"UPDATE {self.name} SET {nulls} WHERE _relay_topic = {delta.literal(topic)}").collect()
 
+    @delta.faults()
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
         until = f"timestamp_micros({int(written_before * 1_000_000)})"
         where = f"_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < {until}"
         row = batch.sparkSession.sql(f"DELETE FROM {self.name} WHERE {where}").collect()[0]
         return int(row["num_affected_rows"])
 
+    @delta.faults()
     def maintain(self, batch: DataFrame) -> None:
         self._upkeep.run(batch.sparkSession)
 
+    @delta.faults()
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         return delta.properties_of(batch.sparkSession, self.name)
 
+    @delta.faults()
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
 

@@ -54,7 +54,7 @@ _DIGEST = 8
 # By the SQLSTATE, or its first two characters: no connection, the server ended the transaction, wrong user or password,
 # no such database, a transaction that may be tried again, no resources, a lock of others, an operator or a restart, a
 # system error, one inside of PostgreSQL.
-_UNAVAILABLE = frozenset({"08", "25", "28", "3D", "40", "53", "55P03", "57", "58", "XX"})
+_UNAVAILABLE = frozenset({"08", "25", "28", "3D", "40", "53", "55006", "55P03", "57", "58", "72000", "XX"})
 # Values, constraints, triggers, and a row that an index or a page has no room for.
 _OF_ROWS = frozenset({"21", "22", "23", "38", "39", "44", "54000", "P0"})
 # No permission, and a server that only reads.

@@ -132,7 +132,7 @@ class PostgresTable(TargetTable):
 
     def exists(self, batch: DataFrame) -> bool:
         with self._transaction() as connection:
-            return bool(stored_types(connection, self._table))
+            return execute(connection, "SELECT to_regclass($1) IS NOT NULL", [self._table]).fetchone() == (True,)
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         wanted = [key for key in keys if not has_nul(key)]  # no row has such a key

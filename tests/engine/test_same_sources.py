@@ -20,7 +20,7 @@ from relay.engine.worker import Worker
 from relay.kafka.checkpoints import OWNER_KEYS
 from relay.observe.health import Stall
 from relay.observe.observer import Observer
-from relay.records import PartitionOwner, Plan
+from relay.records import PartitionOwner, Plan, StreamId
 from tests.clock import Clock
 from tests.engine.maintained import Committed
 from tests.scripted_source import ScriptedSource, config_of, running
@@ -146,6 +146,7 @@ def test_a_config_comes_into_force_some_time_after_no_worker_has_the_one_before(
     def told(process: str, partition: int, **sources: str) -> None:
         committed.view.apply(OWNER_KEYS[partition], PartitionOwner(process, sources).to_json())
 
+    committed.view.apply(StreamId("s", "x").plan_key, plan.to_json())
     told("other", 1, s="old", t="same", u="more")
     told("alike", 2, s="new", t="same")
     assert serve({0}, 5.0) is None
@@ -162,8 +163,12 @@ def test_a_config_comes_into_force_some_time_after_no_worker_has_the_one_before(
     assert taken.in_force == "new"
     assert same.is_in_force("s", taken)
     told("other", 1, t="same")
-    assert serve({0}, 100.0) is None
+    assert serve({0}, 100.0) is not None  # nobody reads by the one in force, and this worker alone has the source
     assert same.differences == ["source s is relayed here, but not in the config of other"]
+    told("other", 1, s="newest", t="same")
+    assert serve({0}, 100.0) is not None
+    told("other", 1, s="old", t="same")
+    assert serve({0}, 100.0) is None
     assert [serve({0}, at) for at in (125.0, 150.0)] == [None, None]
     assert serve({0, 1}, 179.0) is None
     assert serve({0, 1}, 180.0) is not None

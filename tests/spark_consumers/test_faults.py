@@ -13,8 +13,22 @@ from spark_consumers.sinks import delta
 from spark_consumers.sinks.faults import RowFault, TableFault
 from spark_consumers.sinks.postgres import PostgresDatabase
 
-OF_NONE = ["08006", "25006", "25P03", "28000", "3D000", "40001", "40P01", "42501", "53100", "55P03", "57014", "57P01"]
-OF_NONE += ["58030", "XX000"]
+OF_NONE = [
+    "08006",
+    "25006",
+    "25P03",
+    "28000",
+    "3D000",
+    "40001",
+    "40P01",
+    "42501",
+    "53100",
+    "55006",
+    "55P03",
+    "57014",
+    "57P01",
+]
+OF_NONE += ["58030", "72000", "XX000"]
 OF_ROWS = ["21000", "22003", "22P05", "23502", "23514", "38000", "39000", "44000", "54000", "P0001"]
 OF_TABLES = ["0A000", "2BP01", "3F000", "42P01", "42804", "54011", "55000"]
 
@@ -58,6 +72,10 @@ WRITING = "[TASK_WRITE_FAILED] Task failed while writing rows. SQLSTATE: 58030\n
         ("[DELTA_CONCURRENT_APPEND] Files were added. SQLSTATE: 2D521", None),
         ("[FAILED_READ_FILE.NO_HINT] Error while reading file. SQLSTATE: KD001", None),
         ("[INTERNAL_ERROR] SQLSTATE: XX000", None),
+        ("[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] An executor was lost. SQLSTATE: 56000", None),
+        ("[OPERATION_CANCELED] SQLSTATE: HY008", None),
+        ("[DELTA_CANNOT_CREATE_LOG_PATH] SQLSTATE: 42KD5", None),
+        (f"{WRITING}[KRYO_BUFFER_OVERFLOW] SQLSTATE: 54006", TableFault),
         ("[USER_RAISED_EXCEPTION] t: a batch lacks images that it had before SQLSTATE: P0001", None),
         (f"{WRITING}[USER_RAISED_EXCEPTION] a value of type int is expected, not x SQLSTATE: P0001", RowFault),
         (f"{WRITING}[CAST_INVALID_INPUT] The value 'SQLSTATE: 42000' cannot be cast. SQLSTATE: 22018", RowFault),

@@ -143,10 +143,10 @@ class ScriptedVtgate:
         self.metadata.append({item.key: item.value for item in context.invocation_metadata()})
         self.statements.append((request.session.target_string, request.query.sql))
         of_target = self.answers.get(f"{request.session.target_string} {request.query.sql}")
-        answer = self.answers.get(request.query.sql, "no such table") if of_target is None else of_target
+        answer = self.answers.get(request.query.sql, "no such table (errno 1146)") if of_target is None else of_target
         if callable(answer):
             answer = answer()
-        if "information_schema.statistics" in request.query.sql and answer == "no such table":
+        if "information_schema.statistics" in request.query.sql and answer == "no such table (errno 1146)":
             answer = self.key
         if isinstance(answer, bytes):
             return answer

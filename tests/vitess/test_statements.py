@@ -12,7 +12,7 @@ from relay.mysql_dialect.tables import lay_out_keys
 from relay.source import Page
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
-from tests.vitess.reading import NOW, START, TABLES, is_at_head, new, opened, read_all, until
+from tests.vitess.reading import NOW, START, TABLES, failure, is_at_head, new, opened, read_all, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Answer, Fails, Log, ScriptedVtgate, Step, fields, made
 
 HELD = "_vt_hld_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_"
@@ -125,6 +125,18 @@ def test_a_table_that_was_moved_to_another_keyspace_and_not_back_is_not_emptied_
     answers = {f"{KEYSPACE}:0{JOURNALS}": here} | ({} if there is None else {f"customers:-80{JOURNALS}": there})
     assert published(read_all(log, answers=answers))[2:] == [("TRUNCATE", "customer")] * is_emptied
     assert ("which was moved to keyspace customers" in caplog.text) == (not is_emptied)
+
+
+def test_nothing_is_emptied_while_nobody_says_whether_a_table_was_moved() -> None:
+    """I1: a user may not be allowed to ask."""
+    log = Log()
+    log.add(*new(1))
+    log.add(statement="drop table customer")
+    with (
+        ScriptedVtgate(log.script, {f"{KEYSPACE}:0{JOURNALS}": "Select command denied"}) as vtgate,
+        opened(vtgate.address, START, tables=TABLES, now=NOW) as reader,
+    ):
+        assert "whether customer was moved to another keyspace cannot be asked: vtgate" in failure(reader, "denied")
 
 
 def test_a_table_that_was_moved_is_emptied_by_a_truncate_of_what_is_left() -> None:
