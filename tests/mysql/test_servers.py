@@ -270,8 +270,11 @@ def test_a_domain_that_was_idle_since_the_server_was_copied_is_not_a_loss() -> N
     assert isinstance(shard.find_after_retries("MariaDB/0-1-450,1-1-8"), LostPosition)
 
 
-def test_a_domain_that_a_server_does_not_have_is_lost_once_and_reading_continues() -> None:
-    """I9, I10."""
+def test_a_domain_that_a_server_does_not_have_is_lost_once_and_reading_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I9, I10: and more of it was before its oldest binlog than was read."""
+    monkeypatch.setattr("relay.mysql.servers.purged", lambda _: parse("MariaDB/0-1-20,1-1-8"))
     shard = FakeShard(FakeMariaDB("0-2-520", "0-1-480,0-2-520"))
     loss = shard.find_after_retries("MariaDB/0-1-450,1-1-7")
     assert isinstance(loss, LostPosition)
