@@ -94,9 +94,8 @@ def test_a_table_that_gets_another_engine_or_a_key_is_relayed_from_then_on(
                 execute(f"INSERT {table} VALUES ({number + 10})")
             execute("TRUNCATE TABLE bare")
         changes, _ = read_to_head(reader)
-    found = [
-        (change.table, change.operation.value, change.key and next(iter(change.key.values()))) for change in changes
-    ]
+    keys = [change.key and next(iter(change.key.values())) for change in changes]
+    found = [(change.table, change.operation.value, key) for change, key in zip(changes, keys, strict=True)]
     assert found == [("hole", "INSERT", 11), ("hole", "INSERT", 12), ("bare", "INSERT", 12), ("bare", "TRUNCATE", None)]
     assert not source.left_out
 
