@@ -11,7 +11,7 @@ from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
 from relay.mysql.versioned import check_versioned
 from relay.mysql_dialect.altered import Shape
-from relay.mysql_dialect.catalog import SEQUENCE, unfit
+from relay.mysql_dialect.catalog import NOT_TABLES, SEQUENCE, unfit
 from relay.mysql_dialect.definitions import ask, text_by_default
 from relay.mysql_dialect.followed_tables import FollowedTables, TablesNow
 from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
@@ -152,8 +152,12 @@ class Layouts:
         """Look in the server's ``tables`` for what no layout shows. Raises ``Unavailable``, ``RelayError``."""
         warn_of_cascades(self.source, server, self.database, tables, self._warned_of)
         objects = unfit(server.execute, self.database, *(tables if len(tables) == 1 else ()))
-        # A view that has taken the name of a relayed table does not stop what comes before.
-        found = {name: why for name, why in objects.items() if name in tables and name not in self._relayed}
+        found = {
+            name: why
+            for name, why in objects.items()
+            # A view that has taken the name of a relayed table does not stop what comes before.
+            if name in tables and not (name in self._relayed and why in NOT_TABLES)
+        }
         found |= check_versioned(self.source, server, self.database, tables, self._config.key_columns)
         self.skipped.skip_all(found)
         self.unfit = self.unfit.difference(tables).union(found)

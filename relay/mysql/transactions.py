@@ -314,7 +314,9 @@ class ShardTransactions:
     def _use(self, table: Table) -> None:
         self._tables[table.name] = table
         if self.statements.followed.layouts.get(table.name) is not table:
-            self.statements.layouts.skipped.keep((table.name,))
+            skipped = self.statements.layouts.skipped
+            skipped.take_back(table.name)
+            skipped.keep((table.name,))
             self.statements.followed.read(table)
 
     def _open(self) -> None:

@@ -40,6 +40,10 @@ _OTHERS = {
 _ELSEWHERE = "has the engine {}, so its rows are outside of the database and change without its binlog: leave it out"
 
 
+NOT_TABLES = tuple(_OTHERS[kind] for kind in ("VIEW", "SEQUENCE"))
+"""The reasons of objects that keep no rows."""
+
+
 def unfit(execute: Execute, database: str, table: str = "") -> Mapping[str, str]:
     """Return what of ``database`` cannot be relayed, each with the reason; only views and sequences have no engine.
 

@@ -46,14 +46,11 @@ class LayoutCache:
         Raises what ``make`` raises, and ``Unavailable`` when another caller's ``make`` takes too long.
         """
         try:
-            found = self._get(table, columns, primary)
+            return self._get(table, columns, primary)
         except Unfit as error:
             if not self._skipped.skip(table, error.why, lacks_key=error.lacks_key):
                 raise
             return None
-        if found is not None:
-            self._skipped.take_back(table)
-        return found
 
     def of_tables(self, found: Mapping[str, Definition]) -> dict[str, Table]:
         """Return the layouts of those that are relayed. Raises `Unfit`, with all that are to be relayed and cannot."""

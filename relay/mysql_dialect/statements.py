@@ -49,6 +49,7 @@ class Classified:
     ``replaces``: a CREATE OR REPLACE, which leaves the table empty. ``indexed``: the table that an OTHER statement,
     CREATE INDEX or DROP INDEX, is about; ``drops_primary``: it drops the primary key. ``copied``: the table that a
     CREATE TABLE names after LIKE. ``if_absent``: a CREATE TABLE that does nothing if there is such a table already.
+    ``creates``: a CHANGE that creates its table, with rows that are elsewhere.
     """
 
     kind: Kind
@@ -62,6 +63,7 @@ class Classified:
     copied: Name | None = None
     if_absent: bool = False
     drops_primary: bool = False
+    creates: bool = False
 
     @property
     def about(self) -> tuple[Name, ...]:
@@ -370,7 +372,7 @@ def _create(reader: StatementScanner) -> Classified | None:
         token = reader.step()
         depth += is_sign(token, "(") - is_sign(token, ")")
         if depth == 0 and has_rows_elsewhere(token, reader):  # I1
-            return Classified(Kind.CHANGE, (table,), names=(table,))
+            return Classified(Kind.CHANGE, (table,), names=(table,), creates=True)
         is_list = token.is_word("VALUES") and not reader.now.is_word("LESS", "IN")  # and not a partition's
         if is_list or token.is_word("SELECT", "TABLE"):  # I1: logged as rows, it is a CREATE without this
             return Classified(Kind.CHANGE, names=(table,))

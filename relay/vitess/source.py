@@ -246,6 +246,7 @@ class VitessSource(SqlSource):
         require_topic(self.config, table)
         found = replace(found, keyspace_id=compute)
         self._seen.setdefault(table, found)
+        self.skipped.take_back(table)
         return found
 
     def _check_sharding(self, table: str, key: Sequence[str], vindex: Sequence[str]) -> None:

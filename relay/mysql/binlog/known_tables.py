@@ -51,7 +51,7 @@ class KnownTables:
         is_mariadb: bool,
     ) -> None:
         self.layout = layout
-        self._spares = spares or (lambda _database, _table, _why: False)
+        self.spares = spares or (lambda _database, _table, _why: False)
         self.wanted = wanted or (lambda _database, _table: layout is not None)
         self.relayed = relayed or self.wanted
         self.by_map: dict[bytes, KnownTable | None] = {}
@@ -77,7 +77,7 @@ class KnownTables:
             table = parse(raw, self._is_mariadb)
             columns = columns_of(table)
         except BadTableMap as fault:
-            if isinstance(fault, UnfitColumn) and self._spares(database, name, f"cannot be read: {fault}"):
+            if isinstance(fault, UnfitColumn) and self.spares(database, name, f"cannot be read: {fault}"):
                 return None
             raise NotCarried(
                 f"{place}: rows of {database}.{name} cannot be read: {fault}. Start after this position, or exclude "
