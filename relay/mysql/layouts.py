@@ -101,7 +101,8 @@ class Layouts:
         return made
 
     def spares(self, database: str, table: str, why: str) -> bool:
-        return database == self.database and self.skipped.skip(table, why)
+        is_new = database == self.database and table not in self._last and table not in self._relayed
+        return is_new and self.skipped.skip(table, why)
 
     def remember(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> None:
         """Remember the tables that were relayed before: some may have been dropped since. See ``Opening``."""

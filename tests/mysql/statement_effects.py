@@ -47,6 +47,7 @@ BOTH: dict[str, Effect] = {
             "CREATE TABLE IF NOT EXISTS @t (id INT PRIMARY KEY)",
             "CREATE TABLE @new (id INT PRIMARY KEY, v INT)",
             "CREATE TABLE @new LIKE @t",
+            "CREATE TABLE @new (id INT) ENGINE = MERGE UNION = (@t)",  # is left out
             "CREATE TABLE @new (LIKE @t)",
             "CREATE TABLE @new (PRIMARY KEY (id)) SELECT * FROM @t",
             "CREATE TEMPORARY TABLE @t (id INT PRIMARY KEY)",
@@ -109,7 +110,6 @@ BOTH: dict[str, Effect] = {
             "ALTER TABLE @p TRUNCATE PARTITION ALL",
             "ALTER TABLE @p EXCHANGE PARTITION low WITH TABLE @x",
             "ALTER TABLE @p REPAIR PARTITION low",
-            "CREATE TABLE @new (id INT) ENGINE = MERGE UNION = (@t)",
             "REPAIR TABLE @t",
             "REPAIR TABLE @u, @t QUICK EXTENDED",
             "REPAIR TABLE @t USE_FRM",

@@ -141,7 +141,7 @@ def test_the_core_names_the_extras_that_the_documented_configs_need(core: Instal
     (core.folder / "relay.yaml").write_text(documented_configs()[0])
     ran = core.run("relay", command, "relay.yaml")
     assert ran.returncode == 3, ran.stderr
-    assert "the source \"orders\" needs boto3: pip install 'change-relay[dynamodb]'" in ran.stdout + ran.stderr
+    assert "the source \"orders\" needs botocore: pip install 'change-relay[dynamodb]'" in ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
 
 

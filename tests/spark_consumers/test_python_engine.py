@@ -365,7 +365,6 @@ def test_a_redis_that_is_down_is_tried_again_and_then_reported(topic: Topic) -> 
     assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
 
 
-@pytest.mark.parametrize("kind", ["log", "copy"])
 def test_values_whose_schemas_were_met_before_are_read_while_the_registry_does_not_answer(
     topic: Topic, store: RedisStore, schema_registry: Any
 ) -> None:
@@ -382,6 +381,7 @@ def test_values_whose_schemas_were_met_before_are_read_while_the_registry_does_n
     assert version(store, topic, "c0") == 2
 
 
+@pytest.mark.parametrize("kind", ["log", "copy"])
 def test_it_runs_the_cache_only(kind: Any, topic: Topic) -> None:
     with pytest.raises(ConfigError, match="only the cache runs without Spark"):
         run(kind, topic.config, engine="python")

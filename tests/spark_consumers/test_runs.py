@@ -358,11 +358,11 @@ import pathlib
 from unittest import mock
 from relay.config import load
 import spark_consumers
-from spark_consumers import invalidate, packed_records
+from spark_consumers import invalidate
 
 with (
     mock.patch.object(invalidate, "_LARGE_BATCH", {large_batch}),
-    mock.patch.object(packed_records, "is_cluster", lambda master: {way == "on the workers"}),
+    mock.patch.object(invalidate, "is_cluster", lambda master: {way == "on the workers"}),
 ):
     spark_consumers.run(
         "cache", load(pathlib.Path({str(topic.path)!r})), until_caught_up=True,

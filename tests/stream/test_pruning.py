@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from confluent_kafka import Producer
 
@@ -135,6 +136,9 @@ class TestOnKafka:
             assert made is not None
             plan = replace(made, planned_at=time.time() - PRUNE_AFTER)
         self.write(relay, {read.plan_key: plan.to_json(), read.shard_key(full("root")): None})
+        producer, watermark = Producer(config.kafka.client()), orjson.dumps(["v1", "s", LABEL, full("root")])
+        producer.produce(config.internal("watermarks"), None, watermark)
+        assert producer.flush(30) == 0
         stream.put("leaf", "k", 3, old=2)
         relay.run()
         assert relay.versions() == [1, 2, 3]
