@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +26,7 @@ from relay.jvm.java import find_java
 from relay.kafka import permissions, topics
 from relay.kafka.settings import KafkaSettings, unusable_security
 from relay.observe.access import Access, client_side
+from relay.operations.status import relayed_tables
 from relay.process.connections import Closable
 from relay.source import CheckedTable, Finding
 from relay.table import Column, TableSchema
@@ -82,6 +83,10 @@ def _with_tables(config: Config) -> tuple[Config, dict[str, RelayError]]:
     asked = [source for source in config.sources if not source.names_tables]
     with ThreadPoolExecutor(max_workers=8) as pool:
         found = dict(zip((source.name for source in asked), pool.map(find, asked), strict=True))
+        if config.claims.is_contested:
+            with suppress(RelayError):  # of Kafka, which has a check of its own
+                config.claim(relayed_tables(config))  # the topic belongs to the table that was there first
+                found = dict(zip((source.name for source in asked), pool.map(find, asked), strict=True))
     try:
         return config.with_tables(lambda source: found[source.name]), failed
     except ConfigError as error:
