@@ -47,7 +47,6 @@ BOTH: dict[str, Effect] = {
             "CREATE TABLE IF NOT EXISTS @t (id INT PRIMARY KEY)",
             "CREATE TABLE @new (id INT PRIMARY KEY, v INT)",
             "CREATE TABLE @new LIKE @t",
-            "CREATE TABLE @new (id INT) ENGINE = MERGE UNION = (@t)",  # is left out
             "CREATE TABLE @new (LIKE @t)",
             "CREATE TABLE @new (PRIMARY KEY (id)) SELECT * FROM @t",
             "CREATE TEMPORARY TABLE @t (id INT PRIMARY KEY)",
