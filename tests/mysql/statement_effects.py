@@ -161,7 +161,6 @@ MYSQL: dict[str, Effect] = {
     "ALTER TABLE @t ADD INDEX i (v) INVISIBLE": Effect.SHOWN,
     "INSERT INTO @t VALUES ROW(9, 9)": Effect.SHOWN,
     "ALTER TABLE @t ENGINE = BLACKHOLE": Effect.REFUSED,
-    "CREATE TABLE @new (id INT PRIMARY KEY) ENGINE = BLACKHOLE": Effect.REFUSED,
 }
 
 
