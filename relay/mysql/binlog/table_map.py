@@ -141,12 +141,8 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
 
 def _hidden(columns: Sequence[ColumnLayout]) -> frozenset[int]:
     """Return the columns that MariaDB keeps behind all others, each for a unique index of long values."""
-    after = takewhile(lambda at: _is_hash(columns[at]), range(len(columns) - 1, 0, -1))
-    return frozenset(after)
-
-
-def _is_hash(column: ColumnLayout) -> bool:
-    return column.kind == LONGLONG and column.unsigned and _HASH.fullmatch(column.name) is not None
+    are_hashes = [each.kind == LONGLONG and each.unsigned and _HASH.fullmatch(each.name) for each in columns]
+    return frozenset(takewhile(lambda at: are_hashes[at], range(len(columns) - 1, 0, -1)))
 
 
 def _shapes(types: bytes, metadata: bytes) -> Iterator[ColumnLayout]:
