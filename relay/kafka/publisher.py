@@ -11,6 +11,7 @@ Tests stop a process between any two steps of a transaction through ``probe``.
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -20,11 +21,41 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from relay.errors import NoAnswer, NotDrained, RelayError, Unavailable
 from relay.kafka.bounded_call import BoundedCaller, CallTimedOut, keep_for_ever
-from relay.kafka.connection_log import ConnectionLog
 from relay.kafka.limits import record_size, too_small
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_STATE = re.compile(r"\(after \d+ms in state (\w+)")
+
+_UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}
+"""The states of a connection that has carried nothing yet."""
+
+
+class ConnectionLog:
+    """Takes the log lines of a client and passes them on to ``logger``. Called by the thread that polls the client.
+
+    librdkafka reports a failed connection only there, before it sends again what was under way; the call reports
+    success. If a request times out, it ends the connection itself, and logs only the timeout.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self.has_failed = False
+        self._logger = logger
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that make a client log each failed connection here."""
+        return {"logger": self, "log.connection.close": True, "log_level": 6}
+
+    def log(self, level: int, text: str, *parts: object) -> None:
+        line = text % parts
+        if line.startswith(("FAIL", "REQTMOUT")):
+            state = _STATE.search(line)
+            # I3: a line in another form may be about a request that was sent.
+            self.has_failed |= state is None or state[1] not in _UNCONNECTED
+        self._logger.log(level, text, *parts)
+
 
 Probe = Callable[[str], None]
 """Called with ``begin``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``, ``after_commit``."""

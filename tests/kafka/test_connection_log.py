@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from relay.kafka.connection_log import ConnectionLog
+from relay.kafka.publisher import ConnectionLog
 
 _FAILED = "%s [%s] %s"
 
