@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import math
+import re
+import secrets
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 from functools import partial
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from relay.errors import NoAnswer, RelayError, Unavailable
-from relay.kafka.identity import Identity
 from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
 from relay.kafka.settings import KafkaSettings
+from relay.process.folders import state_folder
 from relay.process.slow_call import SlowCall
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+_SLOTS = 256
+
+
+class Identity:
+    """The ``transactional.id`` of a worker: a numbered slot of this host.
+
+    It is held by a file lock that the kernel releases when the process dies. A worker that restarts with it aborts the
+    transaction that its predecessor left open at once. That only saves the timeout: correctness rests on the fence.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock: IO[str] | None = None
+        instance = re.sub(r"[^a-zA-Z0-9._-]", "_", socket.gethostname()) or "host"
+        slot = self._claim()
+        self.transactional_id = (
+            f"{name}-{instance}-{slot}" if slot is not None else f"{name}-{instance}.{secrets.token_hex(4)}-0"
+        )
+
+    def renew(self) -> None:
+        """Switch to a random id, because another worker has fenced this one (with the same host name, for example)."""
+        self.transactional_id = f"{self.name}-{secrets.token_hex(8)}-0"
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _claim(self) -> int | None:
+        try:
+            folder = state_folder() / self.name
+            folder.mkdir(parents=True, exist_ok=True)
+            for slot in range(_SLOTS):
+                lock = (folder / f"slot-{slot}.lock").open("w")
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    lock.close()
+                    continue
+                self._lock = lock
+                return slot
+        except (OSError, Unavailable):
+            return None  # such as a read-only home folder: a random id works too, but recovers more slowly from a crash
+        return None
+
 
 _TRIES = 3
 _GIVE_UP_AFTER = 120.0

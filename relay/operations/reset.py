@@ -22,7 +22,7 @@ from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, read_checkpoints
 from relay.kafka.group import members
-from relay.kafka.identity import Identity
+from relay.kafka.producers import Identity
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 import yaml
 
-from relay.kafka.identity import Identity
+from relay.kafka.producers import Identity
 from relay.process.managed import free_port
 from tests.command_line import relay
 
