@@ -204,8 +204,8 @@ def close_session(session: SparkSession) -> None:
 
 @contextmanager
 def delta_session(spark: SparkConfig) -> Iterator[SparkSession]:
-    """Open a session for ``relay verify`` that can read Delta, and close it. Raises what ``open_session`` does."""
-    session = open_session("relay verify", delta=True, spark=spark)
+    """Open a session that can read Delta, and close it. Raises what ``open_session`` does."""
+    session = open_session("relay", delta=True, spark=spark)
     try:
         yield session
     finally:

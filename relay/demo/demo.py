@@ -31,7 +31,6 @@ from relay.demo.application import Reader
 from relay.demo.dynamodb_orders import DynamoDBOrders
 from relay.demo.mysql_orders import MySQLOrders
 from relay.demo.orders import TABLE, Incident, Orders, run_all
-from relay.demo.tables import TableReader
 from relay.demo.vitess_orders import VitessOrders
 from relay.demo.watching import BatchLog, TopicWatch
 from relay.demo.workload import CACHE_KEY, Workload
@@ -43,6 +42,7 @@ from relay.process.managed import HOST, ManagedProcess, free_port
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
 from relay.services.server import EmbeddedServer
+from spark_consumers.session import delta_session
 
 # By process. What an application waits for is not in one with large batches, and comes first where CPUs are few.
 CONSUMERS = {"cache": ("cache",), "tables": ("log", "copy")}
@@ -57,9 +57,8 @@ _EXIT_TIMEOUT = 10.0  # seconds
 def run(source: str, seconds: int, *, as_json: bool = False) -> None:
     """Run the demo for ``seconds`` of load. ``source``: one of ``DATABASES``.
 
-    ``as_json``: print the result as JSON to stdout, and all else to stderr.
-
-    Raises ``CheckFailed`` if a check fails, ``Unavailable`` if something it needs is missing.
+    ``as_json``: print the result as JSON to stdout, and all else to stderr. Raises ``CheckFailed`` if a check fails,
+    ``Unavailable`` if something it needs is missing.
     """
     console = Console(stderr=as_json)
     orders = DATABASES[source]()
@@ -125,10 +124,9 @@ class _Demo:
         for reader in readers:
             reader.stop()
         history = workload.stop()
-        tables = TableReader(self.path, TABLE)
-        self.stack.callback(tables.stop)
-
         with self.console.status("waiting until everything is applied"):
+            # Started while the consumers still work.
+            session = self.stack.enter_context(delta_session(config.spark))
             total = workload.count()
             marks = config.kafka.partitions if self.orders.has_rows_before else 0
             self._wait(lambda: len(watch.changes) >= total and watch.ended >= marks, "all changes to be on the topic")
@@ -141,7 +139,7 @@ class _Demo:
             watch.stop()
         reads = [read for reader in readers for read in reader.reads]
         with self.console.status("comparing everything with the writers' record"):
-            result = report.compare(config, self.orders, history, watch, batches, reads, *tables.read())
+            result = report.compare(config, self.orders, history, watch, batches, reads, session)
         seconds = time.monotonic() - started
         if self.as_json:
             print(json.dumps(result.to_json(seconds), ensure_ascii=False))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pyspark.sql import SparkSession
 from rich.console import Group
 from rich.table import Table
 
@@ -13,10 +14,11 @@ from relay.cache.entry import decode
 from relay.config import Config
 from relay.demo import truth
 from relay.demo.application import Read, stale_reads
-from relay.demo.orders import Orders
+from relay.demo.orders import TABLE, Orders
 from relay.demo.truth import PublishedChange
 from relay.demo.watching import BatchLog, TopicWatch
-from relay.demo.workload import Item, RecordedWrite, Workload, cache_key, version_of
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, RecordedWrite, Workload, cache_key, version_in, version_of
+from spark_consumers.locations import spark_path, table_folder
 
 _SHOWN = 8
 
@@ -99,14 +101,11 @@ def compare(
     watch: TopicWatch,
     batches: Mapping[str, BatchLog],
     reads: Sequence[Read],
-    copied: Mapping[Item, int],
-    logged: Sequence[str],
+    session: SparkSession,
 ) -> Result:
-    """Compare the topic, the cache, the log and the copy with the writers' record.
-
-    ``copied``: the versions in the copy. ``logged``: the event ids in the log.
-    """
+    """Compare the topic, the cache, the log and the copy with the writers' record."""
     result = Result()
+    copied, logged = read_copy(session, config, TABLE), _read_log(session, config)
     changes = sorted(watch.changes, key=lambda change: (change.partition, change.offset))
     by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
     for change in changes:
@@ -212,6 +211,26 @@ def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
         for item, stored in zip(wanted, found, strict=True)
         if stored and (entry := decode(stored.meta)) and entry.serves(generation, 0.0)
     }
+
+
+def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, int]:
+    """Return the version of every row of the copy that is not deleted."""
+    assert config.copy_ is not None
+    path = table_folder(spark_path(config.copy_.url), config.sources[0].name, table)
+    rows = session.read.format("delta").load(path).where("not _relay_deleted")
+    # The rows of SQL tables have their columns, and DynamoDB's rows are items.
+    image = "item" if "item" in rows.columns else "version"
+    return {
+        (row[HASH_KEY], str(row[RANGE_KEY])): version_in(row["item"] if image == "item" else row.asDict())
+        for row in rows.select(HASH_KEY, RANGE_KEY, image).collect()
+    }
+
+
+def _read_log(session: SparkSession, config: Config) -> list[str]:
+    assert config.log is not None
+    return [
+        row[0] for row in session.read.format("delta").load(spark_path(config.log.path)).select("event_id").collect()
+    ]
 
 
 def _check_log(logged: Sequence[str], published: Set[str]) -> list[str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 import orjson
 
 from relay.config import load
-from relay.demo.tables import spark
 from tests.soak.topic import digest
+from tests.spark_consumers.local_spark import spark
 
 
 def main(path: Path, folder: Path) -> None:

@@ -9,7 +9,7 @@ from tests.spark_consumers.spark_process import SparkProcess
 
 COPY = """
 import json, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from relay.services.postgres import execute
 from spark_consumers.applied import AppliedNotes
 from spark_consumers.copy import TableCopies

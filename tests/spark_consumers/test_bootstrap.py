@@ -22,7 +22,8 @@ COPY = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import read_copy, spark
+from relay.demo.report import read_copy
+from tests.spark_consumers.local_spark import spark
 
 config = load(pathlib.Path(sys.argv[1]))
 with spark() as session:

@@ -25,7 +25,7 @@ SCRIPT = """
 import pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 path = pathlib.Path(sys.argv[1])
 config, table = load(path), f"delta.`{path.parent / 'log'}`"
@@ -134,7 +134,7 @@ def test_a_log_that_began_at_the_end_gets_the_rest_from_another_checkpoint(topic
 FILES = """
 import json, sys
 from pathlib import Path
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.change_log import ChangeLog
 from spark_consumers.sinks.upkeep import Schedule
 from tests.benchmarks.decoded import Batches
@@ -158,7 +158,7 @@ def test_files_have_the_bounds_of_columns_that_queries_filter_on(tmp_path: Path,
 TWO_WRITERS = """
 import sys
 import pytest
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from relay.errors import Unavailable
 from spark_consumers.change_log import ChangeLog
 from spark_consumers.sinks.upkeep import Schedule

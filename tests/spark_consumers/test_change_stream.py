@@ -24,7 +24,7 @@ SCRIPT = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 config = load(pathlib.Path(sys.argv[1]))
 folder = pathlib.Path(sys.argv[1]).parent

@@ -165,7 +165,7 @@ def test_a_copy_in_delta_goes_on_where_spark_takes_what_its_table_knows_for_a_se
 
 RESTARTED = """
 import json, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.copy import TableCopies
 from spark_consumers.table_consumer import TableBatch
 from tests.spark_consumers.batches import FOREVER, change, in_spark, layout

@@ -40,7 +40,7 @@ def test_spark_compiles_nothing_for_a_batch_like_those_before(tmp_path: Path, sp
 
 COMPILED = """
 import json, random, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.copy import TableCopies
 from spark_consumers.table_consumer import TableBatch
 from tests.spark_consumers.batches import FOREVER, change, in_spark, layout

@@ -34,7 +34,7 @@ COPY = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 config, folder = load(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[1]).parent
 with spark() as session:

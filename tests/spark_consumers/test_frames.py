@@ -27,7 +27,7 @@ START = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from pyspark.sql import functions as F
 
 config = load(pathlib.Path(sys.argv[1]))

@@ -53,7 +53,7 @@ def test_a_table_of_an_ordinary_name_has_a_folder_of_this_name() -> None:
 
 HADOOP = """
 import json, pathlib, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.locations import HadoopFolder, LocalFolder, spark_path
 
@@ -85,7 +85,7 @@ import sys
 from contextlib import ExitStack
 import pytest
 from relay.config import Config
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from relay.errors import ConfigError
 from spark_consumers import log_views
 from spark_consumers.change_log import log_consumer
@@ -144,7 +144,7 @@ def test_delta_holds_columns_and_tables_of_any_name(tmp_path: Path, spark_proces
 
 COUNTED = """
 import json, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.locations import spark_path, table_folder
 from spark_consumers.sinks import delta
 

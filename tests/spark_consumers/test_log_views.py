@@ -27,7 +27,7 @@ LOG_AND_ASK = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import Config, LogConfig
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers import change_log
 from tests.spark_consumers.logged import TABLES
 
@@ -138,7 +138,7 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
 
 COPY = """
 import sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InDelta
 

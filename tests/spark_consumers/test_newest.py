@@ -137,7 +137,7 @@ OTHER_DRIVER = """
 import json, sys
 from dataclasses import replace
 from pyspark.sql import functions as F
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.copy import TableCopies
 from spark_consumers.table_consumer import TableBatch
 from tests.spark_consumers.batches import FOREVER, change, in_spark, layout, read
@@ -194,7 +194,7 @@ with spark() as session:
 
 ALL_STORED = """
 import json, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.copy import TableCopies
 from spark_consumers.sinks import delta_upsert
 from spark_consumers.table_consumer import TableBatch
@@ -230,7 +230,7 @@ with spark() as session:
 
 OF_SNAPSHOTS = """
 import json, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.batches import change, layout, read
 from tests.spark_consumers.targets import InDelta, InPostgres
 
@@ -278,7 +278,7 @@ json.dump([list(row) for row in found], sys.stdout)
 
 IN_POSTGRES = """
 import sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.histories import compare_with_the_rule
 from tests.spark_consumers.targets import InPostgres
 
@@ -293,7 +293,7 @@ with spark() as session:
 
 IN_DELTA = """
 import sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.histories import compare_with_the_rule
 from tests.spark_consumers.targets import InDelta
 

@@ -20,7 +20,7 @@ import json, pathlib, sys
 import pytest
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from relay.errors import ConfigError
 from tests.spark_consumers.topic import copied
 

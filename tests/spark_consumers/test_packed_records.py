@@ -15,7 +15,7 @@ pytestmark = pytest.mark.services
 START = """
 import hashlib, json, random, sys
 from itertools import groupby
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.invalidate import LargeValueError, PackedRecords
 
 COLUMNS = "topic string, partition int, offset long, value binary"

@@ -65,7 +65,7 @@ RANDOM = """
 import json, sys
 from dataclasses import replace
 from pyspark.sql import functions as F
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.plain_items import PlainItems
 from tests.spark_consumers.batches import in_spark
 from tests.spark_consumers.histories import LAYOUTS, batches
@@ -108,7 +108,7 @@ with spark() as session:
 OTHER_RECORDS = """
 import json, sys
 from pathlib import Path
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.plain_items import PlainItems
 from tests.spark_consumers.batches import COLUMNS, change, row_of
 from tests.spark_consumers.histories import LAYOUTS
@@ -139,7 +139,7 @@ GROUPS = """
 import json, sys
 from pyspark.sql import functions as F
 from relay.change import Operation
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.plain_items import PlainItems
 from tests.spark_consumers.batches import change, in_spark, layout
 
@@ -175,7 +175,7 @@ with spark() as session:
 
 ONE_HASH = """
 import json, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.plain_items import PlainItems
 from tests.spark_consumers.batches import change, in_spark, layout
 
@@ -191,7 +191,7 @@ with spark() as session:
 
 ANOTHER_ORDER = """
 import json, sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from relay.token import EventToken
 from spark_consumers.plain_items import PlainItems
 from tests.spark_consumers.batches import SHARD, change, in_spark, layout

@@ -61,7 +61,7 @@ ELSEWHERE = pytest.mark.faults("the rule in PostgreSQL: test_in_postgres; Delta'
 )
 def test_in_delta(name: str, tmp_path: Path, spark_process: SparkProcess) -> None:
     script = f"""
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.scenarios import SCENARIOS
 from tests.spark_consumers.targets import InDelta
 
@@ -96,7 +96,7 @@ def test_a_text_of_any_length_is_kept_in_delta(tmp_path: Path, spark_process: Sp
 
 LONG = """
 from pyspark.sql import functions as F
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from spark_consumers.copy import TableCopies
 from spark_consumers.table_consumer import TableBatch
 from tests.spark_consumers.batches import FOREVER, in_spark
@@ -115,7 +115,7 @@ with spark() as session:
 """
 
 VARIANT = """
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.scenarios import items_are_taken_apart
 from tests.spark_consumers.targets import InDelta
 
@@ -129,7 +129,7 @@ with spark() as session:
 
 OTHER_FORMAT = """
 import pytest
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from relay.errors import RelayError
 from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InDelta

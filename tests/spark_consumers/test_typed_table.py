@@ -53,7 +53,7 @@ COLUMNS = (
 )
 import spark_consumers
 from relay.config import CopyConfig, load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 config = load(pathlib.Path(sys.argv[1]))
 folder = pathlib.Path(sys.argv[2])

@@ -53,7 +53,7 @@ SCRIPT = """
 import pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 path = pathlib.Path(sys.argv[1])
 with spark():

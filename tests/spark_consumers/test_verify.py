@@ -39,7 +39,7 @@ def of_kind(table: Mapping[str, Any], kind: str, column: str) -> list[str]:
 
 PLANTED = """
 from pyspark.sql import functions as F
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 with spark() as session:
     copy = session.table("delta.`FOLDER/copy/orders/TABLE`")

@@ -20,7 +20,7 @@ READ = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 config, folder = load(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[1]).parent
 with spark() as session:

@@ -343,7 +343,7 @@ class Topic:
 import pathlib
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 config, folder = load(pathlib.Path({str(self.path)!r})), pathlib.Path({str(self.folder / "checkpoints")!r})
 with spark():
