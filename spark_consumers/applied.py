@@ -113,11 +113,16 @@ class AppliedNotes:
         # What is known to be in the note of a room, and topics there that no longer belong to the room.
         self._last: dict[str, Mapping[str, Mapping[str, int]]] = {}
         self._left: dict[str, Collection[str]] = {}
-        # The gaps of tables that are set aside, by room. Other threads read it: each change is one assignment.
+        # The gaps of tables that were set aside, until they are repaired, by room. Other threads read it: each change
+        # is one assignment.
         self._open: Mapping[str, Sequence[LostChanges]] = {}
 
     def set_aside(self) -> dict[tuple[str, str], LostChanges]:
         """Return the tables that are set aside, by source and name, each with the gap that it has until now."""
+        return {name: gap for name, gap in self.incomplete().items() if not gap.taken_back}
+
+    def incomplete(self) -> dict[tuple[str, str], LostChanges]:
+        """Return the same, and those that take changes again and have not been read again by a snapshot."""
         return {(str(gap.source), str(gap.table)): gap for gaps in self._open.values() for gap in gaps}
 
     def applied(self, session: SparkSession) -> Offsets:
@@ -165,7 +170,9 @@ class AppliedNotes:
         listed = {gap.id: gap for gap in (*noted, *gaps)}.values()
         self._know_open(room, listed)
         reached_json = applied.advanced(reached).to_json().decode()
-        there = self._tables.get(room, set()).union(tables) - {gap.table for gap in self._open[room]}
+        there = self._tables.get(room, set()).union(tables) - {
+            gap.table for gap in self._open[room] if not gap.taken_back
+        }
         return json.dumps({"applied": reached_json, "gaps": to_json([*listed]), "tables": sorted(there)})
 
     def _read(self, room: str, text: str) -> tuple[AppliedChanges, list[LostChanges], list[str]]:

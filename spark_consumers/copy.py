@@ -71,14 +71,22 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
     open_table = target.open()
 
     def lost(session: SparkSession, source: str, tables: Collection[str]) -> Mapping[str, str]:
-        found = [name for name in tables if not open_table(source, name).exists(session.range(0))]
-        return {name: config.topic(name) for name in found if name in config.tables}
+        found = [name for name in tables if name in config.tables and not is_there(open_table(source, name), session)]
+        return {name: config.topic(name) for name in found}
 
     notes = AppliedNotes(rooms, ids, target.change_note, lost)
     rule = TableCopies(open_table, copy.tombstone_retention, ids_of, published, notes)
     return TableConsumer(
         "copy", config, rule, notes=notes, at_most=_AT_MOST, apply_every=copy.apply_every, delta_at=target.location
     )
+
+
+def is_there(table: TargetTable, session: SparkSession) -> bool:
+    """Whether the target has a table, even if it cannot be read."""
+    try:
+        return table.exists(session.range(0))
+    except TableFault:  # I12: it will be set aside when it has changes
+        return True
 
 
 class TableCopies:
@@ -136,6 +144,7 @@ class TableCopies:
                 self._take_back(batch, name, table)
                 changes = batch.where(F.col("layout").isin(list(used)) & (F.col("status") == DecodeStatus.CHANGE))
                 apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
+                self._note_repaired(batch, name, table)
                 collected += table.tombstones.collect(batch)
                 table.target.maintain(batch)
         self._notes.add_tables(by_table)
@@ -163,8 +172,14 @@ class TableCopies:
             missed = replace(lost, open_since=0.0)
             table.tombstones.forget_snapshots(batch)  # I7: the end of one would delete rows that it has read meanwhile
             table.add_gaps(batch, [missed])
-            self._notes.add_gaps(batch.sparkSession, [missed])
+            self._notes.add_gaps(batch.sparkSession, [replace(lost, taken_back=True)])
             log_event("taken back", "copy", source=name[0], table=name[1], missing="read it again: `relay snapshot`")
+
+    def _note_repaired(self, batch: DataFrame, name: _Name, table: CopyTable) -> None:
+        """Note that a table that was taken back lacks nothing any longer."""
+        lost = self._notes.incomplete().get(name)
+        if lost and lost.id not in {gap.id for gap in table.noted_gaps(batch) or ()}:
+            self._notes.add_gaps(batch.sparkSession, [replace(lost, open_since=0.0)])
 
     def _mark_new(self, given: TableBatch, changed: _Tables) -> None:
         """Note past gaps at tables that have their first changes, since they were not there to note them."""
@@ -172,7 +187,7 @@ class TableCopies:
         for source in {source for source, _ in new}:
             past = self._notes.gaps(given.records.sparkSession, source)
             names = [name for name in new if name[0] == source] if past else []
-            if unmarked := [name for name in names if self._table(*name).noted_gaps(given.records) is None]:
+            if unmarked := [name for name in names if self._gaps_beside(given.records, name) is None]:
                 # A snapshot has repaired the gaps that no table of the source notes any longer.
                 known = self._noted_gaps(given, source)
                 for name in unmarked:
@@ -183,9 +198,16 @@ class TableCopies:
 
     def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:
         """Return the gaps that any table of a source has noted, or None if none of them ever had one."""
-        tables = [self._table(*name) for name in self._names_of_all(given) if name[0] == source]
-        noted = [gaps for table in tables if (gaps := table.noted_gaps(given.records)) is not None]
+        names = [name for name in self._names_of_all(given) if name[0] == source]
+        noted = [gaps for name in names if (gaps := self._gaps_beside(given.records, name)) is not None]
         return [gap for gaps in noted for gap in gaps] if noted else None
+
+    def _gaps_beside(self, batch: DataFrame, name: _Name) -> Sequence[LostChanges] | None:
+        """Return the gaps that a table has noted, or None if it never had one, or cannot be read."""
+        found = []
+        with self._or_set_aside(batch, name):  # I12
+            found.append(self._table(*name).noted_gaps(batch))
+        return found[0] if found else None
 
     def _names_of_all(self, given: TableBatch) -> list[_Name]:
         """Return the tables that a gap may concern. Raises ``Unavailable``."""

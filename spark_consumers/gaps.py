@@ -36,7 +36,8 @@ class LostChanges:
     """A record of the gaps topic, or what a consumer itself has missed of one ``table``.
 
     ``source``, ``table``: None means any, since the record cannot be read, or does not say so. ``found_at``: seconds.
-    ``open_since``: when a table was set aside that misses changes up to now, in seconds; 0 if none is.
+    ``open_since``: when a table was set aside, in seconds; 0 if none was, or a snapshot has repaired it.
+    ``taken_back``: whether that table takes changes again; else it misses changes up to now.
     """
 
     id: str
@@ -46,6 +47,7 @@ class LostChanges:
     record: str
     table: str | None = None
     open_since: float = 0.0
+    taken_back: bool = False
 
     @classmethod
     def read(cls, record: NonChangeRecord) -> LostChanges:

@@ -102,7 +102,7 @@ class LocalFolder:
         """Return a file below the folder, or None if there is none. Raises ``OSError``."""
         try:
             return (self.path / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def write(self, name: str, text: str) -> None:

@@ -160,9 +160,12 @@ class TableConsumer(Consumer):
 
     def set_aside(self) -> Mapping[str, tuple[float, str]]:
         return {
-            table: (gap.open_since, f"{gap.reason}; remove the cause, then `relay snapshot CONFIG {source} {table}`")
-            for (source, table), gap in self._notes.set_aside().items()
+            table: (gap.open_since, f"{gap.reason}; {way} `relay snapshot CONFIG {source} {table}`")
+            for (source, table), gap in self._notes.incomplete().items()
             if table in self._config.tables
+            for way in [
+                "it takes changes again, and lacks earlier ones:" if gap.taken_back else "remove the cause, then"
+            ]
         }
 
     def _apply(self, part: TableBatch, dead_letters: DeadLetterTopic) -> dict[str, int]:

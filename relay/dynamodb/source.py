@@ -82,8 +82,6 @@ class DynamoDBSource:
         patience = describe.CREATION_PATIENCE if label is None else 0.0
         found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
         config_match.verify(found, self.config)
-        if label is None and (problem := config_match.unseen_rule(self._dynamodb, found, self.config)):
-            raise ConfigError(f"source {self.name}: {problem}")
         if not self.clock.is_known:  # I1
             raise Unavailable(
                 f"source {self.name}: the answers of DynamoDB have no header `Date`, so the relay cannot tell up to "
@@ -100,6 +98,9 @@ class DynamoDBSource:
         return self.stream
 
     def first(self) -> str:
+        # Later no longer: which items are looked at first is chance, and the name was right.
+        if problem := config_match.unseen_rule(self._dynamodb, self._described, self.config):
+            raise ConfigError(f"source {self.name}: {problem}")
         start = self.config.start
         if self.config.stream_arn is not None or isinstance(start, StartAtToken) or start == "latest":
             return self.stream.label

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from relay.change import Snapshot, Uncarriable
 from relay.config import DynamoDBConfig
 from relay.dynamodb import describe
 from relay.dynamodb.source import DynamoDBSource
-from relay.errors import RelayError
+from relay.errors import ConfigError, RelayError
 from relay.records import Shard, SnapshotPart
 from relay.source import Segment
 from tests.dynamodb.answering_server import Refused
@@ -36,16 +37,17 @@ def test_a_listing_spans_pages_and_keeps_parents(source: DynamoDBSource, stream:
     assert stream.calls.count("DescribeStream") - 1 == 3
 
 
+def source_at(url: str, **config: Any) -> closing[DynamoDBSource]:
+    entry = {"name": "orders", "type": "dynamodb", "table": TABLE, "region": "us-east-1", "endpoint_url": url, **config}
+    return closing(DynamoDBSource(DynamoDBConfig(**entry)))
+
+
 def labels(stream: ScriptedStream, **config: Any) -> tuple[str, list[str]]:
     """Return in which stream a source begins, and which stream follows each."""
-    source = DynamoDBSource(
-        DynamoDBConfig(**{"name": "orders", "type": "dynamodb", "table": TABLE, "endpoint_url": stream.url, **config})
-    )
-    source.connect()
-    first = source.first()
-    following = [(source.connect(each.label), source.following())[1] for each in (*stream.earlier, stream)]
-    source.close()
-    return first, following
+    with source_at(stream.url, **config) as source:
+        source.connect()
+        first = source.first()
+        return first, [(source.connect(each.label), source.following())[1] for each in (*stream.earlier, stream)]
 
 
 FIRST, SECOND = "2025-12-31T20:00:00.000", "2025-12-31T22:00:00.000"
@@ -70,6 +72,20 @@ def test_reading_begins_in_the_stream_that_has_the_start_and_each_stream_is_foll
     stream.listing_page = 1
     stream.disabled(FIRST), stream.disabled(SECOND)
     assert labels(stream, region="us-east-1", start=start) == (first, [SECOND, LABEL, LABEL])
+
+
+def test_a_rule_for_an_attribute_that_nothing_shows_is_refused_at_the_first_start_alone(stream: ScriptedStream) -> None:
+    """Which items are looked at later is chance."""
+
+    def before(operation: str) -> None:
+        if operation == "Scan":
+            raise Refused("AccessDeniedException")
+
+    stream.before = before
+    with source_at(stream.url, protect={TABLE: {"ssn": "exclude"}}) as source:
+        assert source.connect().label == LABEL
+        with pytest.raises(ConfigError, match="ssn"):
+            source.first()
 
 
 def test_the_stream_of_an_earlier_table_with_the_same_name_is_not_read(stream: ScriptedStream) -> None:

@@ -12,7 +12,7 @@ import json, sys
 from tests.spark_consumers.local_spark import spark
 from relay.services.postgres import execute
 from spark_consumers.applied import AppliedNotes
-from spark_consumers.copy import TableCopies
+from spark_consumers.copy import TableCopies, is_there
 from spark_consumers.gaps import LostChanges
 from spark_consumers.sinks.copy_table import GAPS
 from spark_consumers.sinks.delta_copy import DeltaTable
@@ -41,8 +41,11 @@ class Copy:
         self.start()
 
     def start(self):
-        self.notes = AppliedNotes({"shop": []}, dict, self.change)
+        self.notes = AppliedNotes({"shop": []}, dict, self.change, self.lost)
         self.copies = TableCopies(self.open, FOREVER, notes=self.notes)
+
+    def lost(self, session, source, tables):
+        return {name: name for name in tables if not is_there(self.open(source, name), session)}
 
     def change(self, session, room, rule):
         self.note = rule(self.note)
@@ -74,6 +77,9 @@ class Copy:
 
     def aside(self):
         return [table for _, table in self.notes.set_aside()]
+
+    def lacking(self):
+        return [table for _, table in self.notes.incomplete()]
 
     def noted(self, table):
         text = self.open("shop", table).properties(in_spark(session, [])).get(GAPS)

@@ -33,3 +33,9 @@ def test_the_schemas_of_a_registry_are_kept_and_not_those_of_another_one(tmp_pat
 def test_without_a_registry_nothing_is_kept(tmp_path: Path) -> None:
     kept(tmp_path, None).note({b"\xc3\x01": {"name": "a"}})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_home_folder_nothing_is_known(tmp_path: Path) -> None:
+    """A file, such as /dev/null, stands where the folder would be."""
+    (tmp_path / "file").touch()
+    assert kept(tmp_path / "file", "http://one").read() == {}

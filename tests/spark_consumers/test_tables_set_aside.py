@@ -26,7 +26,8 @@ def test_a_table_that_cannot_be_altered_is_set_aside_and_goes_on_when_it_can(
     """I9, I12: also after a restart, and until a snapshot that began later has ended."""
     steps = f"""
 def look():
-    found.append([copy.aside(), copy.rows("orders", "a", "b"), copy.rows("lines", "b"), copy.noted("orders")])
+    rows = [copy.rows("orders", "a", "b"), copy.rows("lines", "b")]
+    found.append([copy.aside(), copy.lacking(), *rows, copy.noted("orders")])
 
 later = {LATER}
 copy.play(row(1, "a", 0), row(2, "2", 2))
@@ -48,10 +49,10 @@ look()
 """
     found = played(spark_process, database_url, f"[BY_A, {WIDER}, LINES]", steps)
     assert found == [
-        [["orders"], [["a", 1]], [[2], [4]], None],
-        [["orders"], [["a", 1]], [[2], [4], [5]], None],
-        [[], [["a", 1], ["d", 7]], [[2], [4], [5]], ["aside/orders"]],
-        [[], [["a", None], ["b", 3], ["d", None]], [[2], [4], [5]], []],
+        [["orders"], ["orders"], [["a", 1]], [[2], [4]], None],
+        [["orders"], ["orders"], [["a", 1]], [[2], [4], [5]], None],
+        [[], ["orders"], [["a", 1], ["d", 7]], [[2], [4], [5]], ["aside/orders"]],
+        [[], [], [["a", None], ["b", 3], ["d", None]], [[2], [4], [5]], []],
     ]
 
 
@@ -70,6 +71,39 @@ found += [copy.rows("orders", "a", "b", "_relay_deleted"), copy.noted("orders"),
 """
     found = played(spark_process, database_url, f"[BY_A, {WIDER}]", steps)
     assert found == [[["a", 1, False], ["b", 6, False]], ["aside/orders"], []]
+
+
+def test_a_table_that_cannot_be_read_keeps_no_other_from_its_changes_after_a_restart(
+    tmp_path: Path, spark_process: SparkProcess
+) -> None:
+    """I12: something has written to its Delta log in a way that this Spark does not know."""
+    steps = """
+from pathlib import Path
+
+def spoil(table):
+    log = Path(sys.argv[1], "shop", table, "_delta_log")
+    version = max(int(each.stem) for each in log.glob("*.json")) + 1
+    features = {"readerFeatures": ["unheard-of"], "writerFeatures": ["unheard-of"]}
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    (log / f"{version:020}.json").write_text(json.dumps(protocol))
+
+copy.play(row(1, "a", 0), row(2, "2", 2))
+spoil("orders")
+copy.play(row(3, "a", 0), row(4, "4", 2))
+found.append([copy.aside(), copy.rows("lines", "b")])
+copy.start()
+copy.notes.applied(session)
+copy.play(row(5, "5", 2))
+copy.play(row(6, "a", 0), row(7, "7", 2))
+found.append([copy.aside(), copy.rows("lines", "b")])
+spoil("lines")  # while no consumer runs
+copy.start()
+copy.notes.applied(session)
+copy.play(row(8, "8", 2))
+found.append(copy.aside())
+"""
+    found = played(spark_process, str(tmp_path), "[BY_A, BY_B, LINES]", steps)
+    assert found == [[["orders"], [[2], [4]]], [["orders"], [[2], [4], [5], [7]]], ["orders", "lines"]]
 
 
 def test_a_table_whose_key_has_changed_is_set_aside_until_somebody_drops_it(
