@@ -21,7 +21,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test faults one quick mutants model floors lint format package wheels deploy-check image-check docs up down bench soak proto setup help
+.PHONY: demo test faults one quick mutants model floors lint format package wheels deploy-check image-check docs up down bench soak audit proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... 
 	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_CHANGES=$(CHANGES) RELAY_SOAK_SEED=$(SEED) RELAY_SOAK_PARTS=$(PARTS) \
 		RELAY_SOAK_PAUSE=$(PAUSE) RELAY_SOAK_RATE=$(RATE) RELAY_SOAK_NETWORK=$(NETWORK) \
 		$(RUN) python -m tests.soak
+
+audit: setup     ## Soaks, judged by a checker that knows nothing of this project: SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers
+	@RELAY_AUDIT_SEEDS=$(SEEDS) RELAY_AUDIT_SECONDS=$(SECONDS) RELAY_AUDIT_PARTS=$(PARTS) $(RUN) python -m tests.audit
 
 proto: $(UV)     ## Compile the messages of Vitess again, after a change of their .proto.
 	@$(UV) tool run --from grpcio-tools==$(GRPC_TOOLS_VERSION) python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. relay/vitess/proto/vtgate.proto

@@ -11,10 +11,10 @@ import threading
 import time
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pymysql
 from pymysql.connections import Connection
@@ -42,21 +42,40 @@ _FAIL_OVER_WITHIN = 300.0
 _ERRORS = (pymysql.err.OperationalError, pymysql.err.InterfaceError, pymysql.err.InternalError, OSError, Unavailable)
 
 
+class Transaction(NamedTuple):
+    """``first``, ``last``: the versions that it gave out. ``wrote``: whether a commit of rows was answered."""
+
+    who: str
+    first: int
+    last: int
+    begun: float
+    wrote: bool
+
+
 class BulkWriter(Writer):
     """Makes some of its transactions, ``bulk_share``, of one statement with many rows.
 
-    ``rate``: the most changes a second.
+    ``rate``: the most changes a second. ``transactions``: all that were begun.
     """
 
     rate = math.inf
     bulk_share = 0.2
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.transactions: list[Transaction] = []
+
     def _transaction(self, connection: Connection[Cursor]) -> None:
-        before = self._version
-        if self._random.random() < self.bulk_share:
-            self._bulk(connection)
-        else:
-            super()._transaction(connection)
+        before, begun, is_bulk = self._version, time.time(), self._random.random() < self.bulk_share
+        returned = False
+        try:
+            if is_bulk:
+                self._bulk(connection)
+            else:
+                super()._transaction(connection)
+            returned = True
+        finally:
+            self.transactions.append(Transaction(self.name, before + 1, self._version, begun, is_bulk and returned))
         self._pause = max(_PAUSE, (self._version - before) / self.rate)
 
     def _bulk(self, connection: Connection[Cursor]) -> None:
@@ -219,6 +238,16 @@ class AuditedLines:
             for customer, line, version in cursor:
                 found[customer, line].append(DELETED if version is None else version)
         return found
+
+    def transactions(self) -> Iterator[Transaction]:
+        """Yield what the writers began."""
+        return (transaction for writer in self._writers for transaction in writer.transactions)
+
+    def times(self) -> Mapping[tuple[Item, int], float]:
+        begun = {version: each.begun for each in self.transactions() for version in range(each.first, each.last + 1)}
+        return {
+            (item, number): begun.get(number, 0.0) for item, numbers in self.history().items() for number in numbers
+        }
 
     def told(self, change: Mapping[str, Any]) -> tuple[Item, int]:
         new = change["new"]

@@ -64,14 +64,14 @@ class Consumers:
         # Where the log of the process that runs begins, and where logs were when the broker came back.
         self._begun: dict[str, int] = {}
         self._broker_back: dict[str, int] = {}
-        self._applications: list[Application] = []
+        self.applications: list[Application] = []
 
     def __enter__(self) -> Self:
         self._redis.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for application in self._applications:
+        for application in self.applications:
             application.end()
         for process in self._running.values():
             process.kill()
@@ -97,7 +97,7 @@ class Consumers:
         for part in parts:
             application = Application(part, self._cache(), self._seed)
             application.start()
-            self._applications.append(application)
+            self.applications.append(application)
 
     def faults(self) -> list[Fault]:
         """Rarely: a start of Spark costs twenty seconds of a core."""
@@ -112,7 +112,7 @@ class Consumers:
 
     def finish(self) -> AppliedTimes:
         """Let all consumers apply the rest, and return when the cache's did."""
-        for application in self._applications:
+        for application in self.applications:
             application.end()
         for consumer, process in self._running.items():
             waits = self._waits_for_broker(consumer)
@@ -133,12 +133,12 @@ class Consumers:
             else:
                 if code != 0:
                     self.problems.append(f"the last {consumer} ended with exit code {code}: {process.log()}")
-        return AppliedTimes(self._log("cache"))
+        return AppliedTimes(self.log("cache"))
 
     # ------------------------------------------------------------------ faults
 
     def note_broker_back(self) -> None:
-        self._broker_back = {consumer: self._log(consumer).stat().st_size for consumer in self._running}
+        self._broker_back = {consumer: self.log(consumer).stat().st_size for consumer in self._running}
 
     def _waits_for_broker(self, consumer: str) -> bool:
         """Whether its process may still be in the batch that it was in while there was no broker."""
@@ -146,7 +146,7 @@ class Consumers:
         return back >= self._begun[consumer] and not self._has_applied(consumer, back)
 
     def _has_applied(self, consumer: str, since: int) -> bool:
-        with self._log(consumer).open("rb") as log:
+        with self.log(consumer).open("rb") as log:
             log.seek(since)
             return b'"event": "batch"' in log.read()
 
@@ -164,11 +164,12 @@ class Consumers:
     def _start(self, consumer: str, *arguments: str) -> None:
         checkpoint = str(self._path.with_name("checkpoints") / consumer)
         command = ["-m", "relay.cli", "consume", consumer, str(self._path), "--checkpoint", checkpoint, *arguments]
-        log = self._log(consumer)
+        log = self.log(consumer)
         self._begun[consumer] = log.stat().st_size if log.exists() else 0
         self._running[consumer] = Relay([sys.executable, *command], log)
 
-    def _log(self, consumer: str) -> Path:
+    def log(self, consumer: str) -> Path:
+        """Return the log of all processes of a consumer."""
         return self._path.with_name(f"{consumer}.log")
 
     def _expect(self, consumer: str, code: int, process: Relay) -> None:
@@ -183,7 +184,7 @@ class Consumers:
     def compare(self, config: Config, checks: Sequence[TopicCheck]) -> Found:
         """I6, I7, against what the topics say, which were compared with the truth before."""
         found = Found(problems=list(self.problems))
-        for application, check in zip(self._applications, checks, strict=True):
+        for application, check in zip(self.applications, checks, strict=True):
             if application.failure is not None:
                 found.problems.append(f"the application failed: {application.failure!r}")
             stale = application.stale(check)

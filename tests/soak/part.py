@@ -56,6 +56,9 @@ class Part(Protocol):
     def history(self) -> Mapping[Item, Sequence[int]]:
         """Return the numbers of each item's changes in their order, after the end of all writing."""
 
+    def times(self) -> Mapping[tuple[Item, int], float]:
+        """Return by item and number of a change a time before it was committed, as late as is known."""
+
     def told(self, change: Mapping[str, Any]) -> tuple[Item, int]:
         """Return the item and the number of a change on the topic."""
 

@@ -260,6 +260,14 @@ class ScriptedItems:
     def history(self) -> Mapping[Item, Sequence[int]]:
         return {item: range(1, version + 1) for item, version in zip(self.items, self._stream.versions, strict=True)}
 
+    def times(self) -> Mapping[tuple[Item, int], float]:
+        found: dict[tuple[Item, int], float] = {}
+        for shard in self._stream.shards.values():
+            records = _records(shard)
+            for item, version, at in zip(records.items, records.versions, records.times, strict=True):
+                found[self.items[item], version] = float(at)
+        return found
+
     def told(self, change: Mapping[str, Any]) -> tuple[Item, int]:
         item = change["key"]["id"]
         if change["new"] is None:

@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -63,6 +63,7 @@ class Soak:
 
     ``pause``: seconds between two faults, on average. ``rate``: about how many changes are written a second; by default
     as many as the relay reads, or as the consumers can apply. ``network``: whether the way to the broker fails too.
+    ``spared``: faults that do not happen.
     """
 
     def __init__(
@@ -74,42 +75,53 @@ class Soak:
         pause: float = 1.6,
         rate: float | None = None,
         network: bool = False,
+        spared: Collection[str] = (),
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.totals = Totals(seed)
         self.say = say
-        self._path = folder / "relay.yaml"
+        self.path = folder / "relay.yaml"
         self._chance = random.Random(f"soak/{seed}")
         self._pause = pause
         self._drawn = DrawnFaults(seed)  # what the network does: nothing before it is told to begin
         # Only if the network fails: a million changes take longer through a proxy.
         self._proxied = ProxiedBroker(folder=folder / "kafka") if network else None
-        self._broker = self._proxied or KafkaBroker(folder=folder / "kafka")
+        self.broker = self._proxied or KafkaBroker(folder=folder / "kafka")
         sources = [_SOURCES[name] for name in PARTS if name in parts and name in _SOURCES]
         rate = rate or (_CONSUMED if "consumers" in parts else math.inf)
-        self._parts = [source(seed, rate / len(sources)) for source in sources]
-        self._workers = Workers(self._path, seed)
-        self._consumers = Consumers(self._path, seed) if "consumers" in parts else None
+        self._spared = spared
+        self.parts = [source(seed, rate / len(sources)) for source in sources]
+        self._workers = Workers(self.path, seed)
+        self.consumers = Consumers(self.path, seed) if "consumers" in parts else None
 
-    def play(self, seconds: float = math.inf, changes: float = math.inf) -> Totals:
-        """Play until so many changes were written, or for so long; let all be relayed; return what came of it."""
+    def play(
+        self,
+        seconds: float = math.inf,
+        changes: float = math.inf,
+        beside: Callable[[Soak], AbstractContextManager[object]] = nullcontext,
+    ) -> Totals:
+        """Play until so many changes were written, or for so long; let all be relayed; return what came of it.
+
+        ``beside``: entered once all runs, left once all is applied, while the services are still there.
+        """
         begun = time.monotonic()
         with ExitStack() as stack:
-            stack.enter_context(self._broker)
-            for part in self._parts:
+            stack.enter_context(self.broker)
+            for part in self.parts:
                 stack.enter_context(part)
-            if self._consumers is not None:
-                stack.enter_context(self._consumers)
+            if self.consumers is not None:
+                stack.enter_context(self.consumers)
             self._write_config()
             stack.callback(self._workers.kill)
             self._workers.start()
-            for part in self._parts:
+            for part in self.parts:
                 part.start()
-            if self._consumers is not None:
-                self._consumers.start(self._parts)
-            self._trouble(begun + seconds, changes)
-            self._settle()
-            self._compare()
+            if self.consumers is not None:
+                self.consumers.start(self.parts)
+            with beside(self):
+                self._trouble(begun + seconds, changes)
+                self._settle()
+                self._compare()
         self.totals.seconds = round(time.monotonic() - begun, 1)
         return self.totals
 
@@ -117,16 +129,16 @@ class Soak:
         config: dict[str, Any] = {
             "name": "soak",
             "kafka": {
-                "bootstrap_servers": self._broker.bootstrap_servers,
+                "bootstrap_servers": self.broker.bootstrap_servers,
                 "partitions": _PARTITIONS,
                 # Short, so that a dead worker is missed soon.
                 "producer": {"transaction.timeout.ms": 2000},
             },
-            "sources": [part.source() for part in self._parts],
+            "sources": [part.source() for part in self.parts],
         }
-        if self._consumers is not None:
-            config |= self._consumers.config(self._parts)
-        self._path.write_text(yaml.safe_dump(config))
+        if self.consumers is not None:
+            config |= self.consumers.config(self.parts)
+        self.path.write_text(yaml.safe_dump(config))
 
     # ------------------------------------------------------------------ trouble
 
@@ -134,10 +146,11 @@ class Soak:
         faults = [Fault("broker", 1, self._kill_broker), *self._workers.faults()]
         if self._proxied is not None:
             faults.append(Fault("network", 4, partial(self._disturb, self._proxied.proxy)))
-        for part in self._parts:
+        for part in self.parts:
             faults += part.faults()
-        if self._consumers is not None:
-            faults += self._consumers.faults()
+        if self.consumers is not None:
+            faults += self.consumers.faults()
+        faults = [fault for fault in faults if fault.name not in self._spared]
         weights = [fault.weight for fault in faults]
         # Each once, however few a busy host plays in the time.
         first = self._chance.sample(faults, len(faults))
@@ -150,18 +163,18 @@ class Soak:
             # Often in the middle of what follows from the last one.
             time.sleep(self._chance.uniform(0.1, 1.9) * self._pause)
             self._workers.revive()
-            if self._consumers is not None:
-                self._consumers.revive()
+            if self.consumers is not None:
+                self.consumers.revive()
 
     def _written(self) -> int:
-        return sum(part.written() for part in self._parts)
+        return sum(part.written() for part in self.parts)
 
     def _kill_broker(self) -> None:
-        self._broker.kill()
+        self.broker.kill()
         time.sleep(self._chance.choice((0.0, 1.0, 4.0)))
-        self._broker.restart()
-        if self._consumers is not None:
-            self._consumers.note_broker_back()
+        self.broker.restart()
+        if self.consumers is not None:
+            self.consumers.note_broker_back()
 
     def _disturb(self, proxy: KafkaProxy) -> None:
         """Let the network fail, until it has recovered or fails in another way."""
@@ -172,10 +185,10 @@ class Soak:
 
     def _settle(self) -> None:
         self._drawn.end()
-        for part in self._parts:
+        for part in self.parts:
             part.relent()
         self._workers.settle()
-        for part in self._parts:
+        for part in self.parts:
             part.stop()
         self._workers.kill()
         self.say(f"{self._written():,} changes; relaying the rest")
@@ -185,13 +198,13 @@ class Soak:
     # ------------------------------------------------------------------ comparison
 
     def _compare(self) -> None:
-        totals, config = self.totals, load(self._path)
+        totals, config = self.totals, load(self.path)
         times: AppliedTimes | None = None
-        if self._consumers is not None:
+        if self.consumers is not None:
             self.say("consuming the rest")
-            times = self._consumers.finish()
+            times = self.consumers.finish()
         checks = []
-        for part in self._parts:
+        for part in self.parts:
             self.say(f"comparing topic {part.table}")
             check = TopicCheck(part, part.history(), times)
             check.read(config)
@@ -202,8 +215,8 @@ class Soak:
             totals.doubled += check.doubled
             totals.disordered += check.disordered
             totals.problems += check.problems[:_SHOWN]
-        if self._consumers is not None:
+        if self.consumers is not None:
             self.say("comparing cache, log and copy")
-            found = self._consumers.compare(config, checks)
+            found = self.consumers.compare(config, checks)
             totals.reads, totals.hits, totals.stale_reads = found.reads, found.hits, found.stale
             totals.problems += found.problems[:_SHOWN]

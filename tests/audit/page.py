@@ -1,0 +1,68 @@
+"""The page of all runs of the audit that passed: `deploy/docs/audit.md`, made from `runs.jsonl`."""
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+RUNS = Path(__file__).with_name("runs.jsonl")
+PAGE = Path(__file__).parents[2] / "deploy/docs/audit.md"
+
+_TEXT = """\
+# Audit
+
+Anyone can repeat this. A run starts real databases, a Kafka broker, three workers of the relay, the three consumers and
+an application with a cache. It kills, pauses and cuts them off at random, and writes down histories: what the
+databases committed, what writers were told, what is on the topics, in the log and in the copy, what the cache had
+applied, and what each read of the application returned. A [checker](../../tests/audit/README.md) that imports nothing
+of this project then looks for changes that are lost, doubled, disordered, invented or torn, for reads that are stale,
+for copies that differ from the source or go back in time, and for false gaps.
+
+    make audit SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers
+
+The seed decides what is written and which faults happen; how they fall in time is the machine's affair. Runs with an
+odd seed disturb the network too: requests to Kafka and their answers are slow, repeated, and cut off. These runs have
+passed; each is a line of `tests/audit/runs.jsonl`.
+
+"""
+
+
+def render(runs: list[dict[str, Any]]) -> str:
+    """Return the page for these runs."""
+    lines = [
+        "| parts | runs | hours | changes | reads of the cache | reads of the copy, rows | faults | seeds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        groups[", ".join(run["parts"])].append(run)
+    for parts, group in sorted(groups.items()):
+        seen: Counter[str] = Counter()
+        for run in group:
+            seen.update(run["looked_at"])
+        cells = [
+            parts,
+            str(len(group)),
+            f"{sum(run['seconds'] for run in group) / 3600:.2f}",
+            *(f"{seen[name]:,}" for name in ("committed", "reads", "copy")),
+            f"{sum(sum(run['faults'].values()) for run in group):,}",
+            ", ".join(str(seed) for seed in sorted({run["seed"] for run in group})),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    faults: Counter[str] = Counter()
+    for run in runs:
+        faults.update(run["faults"])
+    named = ", ".join(f"{name} {count:,}" for name, count in faults.most_common())
+    dates = sorted({run["date"] for run in runs})
+    end = f"\nFaults: {named}.\n\nPlayed between {dates[0]} and {dates[-1]}.\n" if runs else ""
+    return _TEXT + "\n".join(lines) + "\n" + end
+
+
+def read_runs() -> list[dict[str, Any]]:
+    """Return the runs that passed."""
+    return [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
+
+
+def write_page() -> None:
+    """Write the page again."""
+    PAGE.write_text(render(read_runs()), encoding="utf-8")
