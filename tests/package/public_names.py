@@ -110,6 +110,7 @@ PUBLIC = {
         "TableMismatch",
         "column",
         "columns_of",
+        "current_engine",
         "hash_key",
         "item_key",
         "range_key",

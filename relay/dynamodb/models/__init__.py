@@ -22,7 +22,7 @@ with needs("dynamodb", "relay.dynamodb.models"):
     )
     from relay.dynamodb.models.indexes import GlobalIndex, LocalIndex
     from relay.dynamodb.models.search import Search
-    from relay.dynamodb.models.types import Seconds, stored_as
+    from relay.dynamodb.models.types import Seconds, current_engine, stored_as
 
 __all__ = [
     "Attribute",
@@ -42,6 +42,7 @@ __all__ = [
     "TableMismatch",
     "column",
     "columns_of",
+    "current_engine",
     "hash_key",
     "item_key",
     "range_key",

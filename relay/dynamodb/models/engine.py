@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from relay.dynamodb.batch import Keys, Place, load_each
@@ -18,16 +20,22 @@ from relay.dynamodb.models.errors import (
     MissingObjects,
 )
 from relay.dynamodb.models.indexes import Index
-from relay.dynamodb.models.search import Columns, Search, searched
+from relay.dynamodb.models.search import Columns, Reading, Search, searched
 from relay.dynamodb.models.tables import bound
 from relay.dynamodb.models.tracking import Tracked, tracked
-from relay.dynamodb.models.types import Wire
+from relay.dynamodb.models.types import Wire, in_use
 from relay.dynamodb.session import code_of
+from relay.dynamodb.stream import Stream
+from relay.dynamodb.stream_record import Record
+from relay.dynamodb.stream_shard import OnGap
+from relay.stream_token import InvalidStream
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
+    from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 M = TypeVar("M", bound=Model)
+R = TypeVar("R")
 
 Item = Mapping[str, Wire]
 
@@ -46,13 +54,26 @@ class Engine:
         engine.bind(Order)
         engine.save(Order(customer="ada", number=1, total=Decimal("9.50")))
 
-    ``table_name``: returns the name of the table for the name that a class declares. All methods raise botocore's
-    errors, ``InvalidModel`` for a class without a table, and ``InvalidValue`` for a value that is not of its column's
-    type, in an object before anything is written, or in the table.
+    ``streams``: a client of ``dynamodbstreams``, for ``stream``. ``table_name``: returns the name of the table for the
+    name that a class declares. ``consistent``: how items are read where a call does not say; a global index is never
+    read so. ``strict``: search a local index only for what it projects.
+
+    All methods raise botocore's errors, ``InvalidModel`` for a class without a table, and ``InvalidValue`` for a value
+    that is not of its column's type, in an object before anything is written, or in the table.
     """
 
-    def __init__(self, client: DynamoDBClient, *, table_name: Callable[[str], str] = str) -> None:
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        streams: DynamoDBStreamsClient | None = None,
+        *,
+        table_name: Callable[[str], str] = str,
+        consistent: bool = False,
+        strict: bool = False,
+    ) -> None:
         self.client = client
+        self.streams = streams
+        self._reading = Reading(consistent, strict)
         self._table_name = table_name
         self._verified: set[Declaration] = set()
 
@@ -73,7 +94,8 @@ class Engine:
 
     # ------------------------------------------------------------------ single items
 
-    def load(self, *objects: Model, consistent: bool = False) -> None:
+    @in_use
+    def load(self, *objects: Model, consistent: bool | None = None) -> None:
         """Read the items of objects, which have to have their keys, into them: 100 keys a request, each key once.
 
         Raises ``MissingObjects`` with the objects that the tables do not have; all others are loaded.
@@ -94,6 +116,7 @@ class Engine:
         for each in {id(each): each for each in objects}.values():
             table, key = keys[type(each)], declared[type(each)].key_of(each)
             wanted.setdefault((table.name, tuple([key[name][kind] for name, kind in table.shape])), []).append(each)
+        consistent = self._reading.consistent if consistent is None else consistent
         for place, item in load_each(self.client, tables, iter([*wanted]), consistent=consistent):
             for each in wanted.pop(place):
                 declared[type(each)].fill(each, item, declared[type(each)].names)
@@ -102,6 +125,7 @@ class Engine:
             shown = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
             raise MissingObjects(f"{len(missing)} of {len(objects)} objects are not in their tables: {shown}", missing)
 
+    @in_use
     def save(
         self,
         *objects: Model,
@@ -136,6 +160,7 @@ class Engine:
                     cache.invalidate_rows(declared.cache_keys, old, {**left, **present, **key})  # I6: before it returns
             known.seen = seen
 
+    @in_use
     def delete(
         self,
         *objects: Model,
@@ -189,6 +214,7 @@ class Engine:
 
     # ------------------------------------------------------------------ searches
 
+    @in_use
     def query(
         self,
         model: type[M],
@@ -197,7 +223,7 @@ class Engine:
         index: Index | None = None,
         filter: Condition | None = None,
         projection: Columns = "all",
-        consistent: bool = False,
+        consistent: bool | None = None,
         forward: bool = True,
     ) -> Search[M]:
         """Return the items with a hash key, of the table or an index, in the order of the range key.
@@ -207,10 +233,11 @@ class Engine:
         the columns to read. ``forward``: ascending. Raises ``InvalidSearch``, ``InvalidCondition``.
         """
         declared, table = declaration_of(model), self.table_name(model)
-        request, names = searched(declared, table, index, key, filter, projection, consistent)
+        request, names = searched(declared, table, index, key, filter, projection, consistent, self._reading)
         request["ScanIndexForward"] = forward
-        return Search(self.client.query, request, declared, index, names)
+        return Search(self.client.query, request, declared, index, partial(self._call, declared.made, names=names))
 
+    @in_use
     def scan(
         self,
         model: type[M],
@@ -218,7 +245,7 @@ class Engine:
         index: Index | None = None,
         filter: Condition | None = None,
         projection: Columns = "all",
-        consistent: bool = False,
+        consistent: bool | None = None,
         parallel: tuple[int, int] | None = None,
     ) -> Search[M]:
         """Return all items, of the table or an index.
@@ -227,13 +254,46 @@ class Engine:
         arguments are as for ``query``.
         """
         declared, table = declaration_of(model), self.table_name(model)
-        request, names = searched(declared, table, index, None, filter, projection, consistent)
+        request, names = searched(declared, table, index, None, filter, projection, consistent, self._reading)
         if parallel is not None:
             segment, total = parallel
             if not 0 <= segment < total:
                 raise InvalidSearch(f"parallel={parallel}: the number of the part is from 0 to {total - 1}")
             request |= {"Segment": segment, "TotalSegments": total}
-        return Search(self.client.scan, request, declared, index, names)
+        return Search(self.client.scan, request, declared, index, partial(self._call, declared.made, names=names))
+
+    # ------------------------------------------------------------------ streams
+
+    def stream(
+        self,
+        model: type[Model],
+        position: str | datetime | Mapping[str, Any] = "trim_horizon",
+        *,
+        on_gap: OnGap | None = None,
+    ) -> Stream:
+        """Read the newest stream of a class' table, with objects as images. The arguments are those of a ``Stream``."""
+        table, owner = self.table_name(model), model.__name__
+        if self.streams is None:
+            raise InvalidStream(
+                f'no client reads the stream of {owner}: use Engine(client, boto3.client("dynamodbstreams"))'
+            )
+        arn = self.client.describe_table(TableName=table)["Table"].get("LatestStreamArn")
+        if arn is None:
+            raise InvalidStream(f"table {table} of {owner} has no stream: enable one, with the view type that you want")
+        stream = _ModelStream(self.streams, arn, position, model=model, on_gap=on_gap)
+        stream.engine = self
+        return stream
+
+    @in_use
+    def _call(self, function: Callable[..., R], *arguments: Any, **options: Any) -> R:
+        return function(*arguments, **options)
+
+
+class _ModelStream(Stream):
+    engine: Engine
+
+    def __next__(self) -> Record | None:
+        return self.engine._call(super().__next__)
 
 
 def _condition(

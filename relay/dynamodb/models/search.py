@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from relay.dynamodb.models.attribute import Attribute
 from relay.dynamodb.models.conditions import Comparable, Condition, Junction, Placeholders, Test
@@ -24,6 +25,13 @@ Token = Mapping[str, Wire]
 _RANGE_TESTS = {"=", "<", "<=", ">", ">=", "between", "begins_with"}
 
 
+class Reading(NamedTuple):
+    """How an engine reads. ``consistent``: where a call does not say. ``strict``: of a local index what it projects."""
+
+    consistent: bool
+    strict: bool
+
+
 class Search(Generic[M]):
     """The results of a query or scan, which are requested page by page as they are needed. Use it in one thread.
 
@@ -36,12 +44,12 @@ class Search(Generic[M]):
         request: Mapping[str, Any],
         declared: Declaration,
         index: Index | None,
-        names: frozenset[str],
+        made: Callable[[Mapping[str, Any]], M],
     ) -> None:
         self._call = call
         self._request = request
         self._declared = declared
-        self._names = names
+        self._made = made
         self._key = {each.attribute for each in (*declared.key, *(index.key if index else ()))}
         self.reset()
 
@@ -51,6 +59,12 @@ class Search(Generic[M]):
     def reset(self) -> None:
         """Begin again, at the first result."""
         self.move_to(None)
+
+    def again(self) -> Search[M]:
+        """Return another iterator over the same results, at the first one. Each of them has a place of its own."""
+        other = copy.copy(self)
+        other.reset()
+        return other
 
     def move_to(self, token: Token | None) -> None:
         """Go on after the result with this ``token``, and count from there; at the first result for None.
@@ -86,7 +100,7 @@ class Search(Generic[M]):
             self._next = {"ExclusiveStartKey": last} if last else None
         if not self._items:
             raise StopIteration
-        made: M = self._declared.made(self._items[0], self._names)
+        made = self._made(self._items[0])
         self._last = self._items.popleft()  # only now: an item that cannot be loaded is not skipped
         return made
 
@@ -112,13 +126,17 @@ def searched(
     key: Condition | None,
     filter: Condition | None,
     projection: Columns,
-    consistent: bool,
+    consistent: bool | None,
+    reading: Reading,
 ) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the request that queries and scans share, and the columns of its results. Raises ``InvalidSearch``."""
     owner = declared.model.__name__
     if index is not None and all(index is not each for each in declared.indexes.values()):
         raise InvalidSearch(f"{index!r} is not an index of {owner}")
-    if consistent and index is not None and not index.is_local:
+    is_local = index is not None and index.is_local
+    if consistent is None:
+        consistent = reading.consistent and (index is None or is_local)
+    if consistent and index is not None and not is_local:
         raise InvalidSearch(f"{index!r} is a global index, which cannot be read consistently")
     placeholders = Placeholders()
     request: dict[str, Any] = {"TableName": table, "ConsistentRead": consistent}
@@ -128,7 +146,7 @@ def searched(
         _check_key(declared, index, key)
         request["KeyConditionExpression"] = key.render(placeholders)
     # What the table has of an item, and what comes without being asked for.
-    available = declared.names if index is None or index.is_local else index.columns
+    available = declared.names if index is None or (is_local and not reading.strict) else index.columns
     unasked = declared.names if index is None else index.columns
     if filter is not None:
         _check_filter(declared, index, filter, unasked, is_query=key is not None)

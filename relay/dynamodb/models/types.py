@@ -10,16 +10,23 @@ import dataclasses
 import math
 import types
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import wraps
 from inspect import signature
-from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 from boto3.dynamodb.types import TypeDeserializer
 
 from relay.dynamodb.values import TYPES, binary, canonical_number
+
+if TYPE_CHECKING:
+    from relay.dynamodb.models.engine import Engine
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 Wire = dict[str, Any]
 """A DynamoDB-typed value, as boto3's client has it: ``{"N": "1.5"}``, ``{"B": b"..."}``."""
@@ -56,7 +63,7 @@ def stored_as(backing: Any, *, dump: Callable[[Any], Any], load: Callable[[Any],
         Money = Annotated[Euro, stored_as(Decimal, dump=lambda euro: euro.amount, load=Euro)]
 
     ``dump`` returns a value of ``backing``, or None for no attribute. ``load`` is its inverse. What they raise refuses
-    the value.
+    the value. ``current_engine()`` tells them whose call it is.
     """
     inner, _ = resolve(backing)
 
@@ -65,6 +72,29 @@ def stored_as(backing: Any, *, dump: Callable[[Any], Any], load: Callable[[Any],
         return None if backed is None else inner.dump(backed)
 
     return AttributeType(inner.kind, dump_value, lambda wire: _refusing(load, inner.load(wire)), inner.declared)
+
+
+_in_use: ContextVar[Any] = ContextVar("engine", default=None)
+
+
+def current_engine() -> Engine | None:
+    """Return the engine whose call dumps or loads a value now, for the functions of ``stored_as``."""
+    engine: Engine | None = _in_use.get()
+    return engine
+
+
+def in_use(method: F) -> F:
+    """Let a method of an engine make it the `current_engine`, until it returns."""
+
+    @wraps(method)
+    def call(engine: Engine, *arguments: Any, **options: Any) -> Any:
+        before = _in_use.set(engine)
+        try:
+            return method(engine, *arguments, **options)
+        finally:
+            _in_use.reset(before)
+
+    return cast(F, call)
 
 
 def _refusing(function: Callable[[Any], Any], value: Any) -> Any:

@@ -16,18 +16,21 @@ pytestmark = pytest.mark.services
 
 
 def test_the_example_works(
-    table_client: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table_client: Any, dynamodb: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import boto3
 
-    monkeypatch.setattr(boto3, "client", lambda name: table_client)
+    streams = boto3.client("dynamodbstreams", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
+    monkeypatch.setattr(boto3, "client", {"dynamodb": table_client, "dynamodbstreams": streams}.get)
     readme = (Path(models.__file__).parent / "README.md").read_text()
-    example, with_cache = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    example, with_cache, in_stream = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     names: dict[str, Any] = {"__name__": __name__}
     exec(compile(example, "README.md", "exec", dont_inherit=True), names)
     assert capsys.readouterr().out == "1 24.9\n[] 0\n"
     engine = names["engine"]
     assert list(engine.scan(names["Order"])) == []
+    exec(compile(in_stream, "README.md", "exec", dont_inherit=True), names)
+    assert (names["record"]["old"], names["record"]["new"].customer) == (None, "ada")
     table_client.delete_table(TableName="orders")
     exec(compile(with_cache, "README.md", "exec", dont_inherit=True), names)
     assert capsys.readouterr().out == """b'{"owner":{"S":"ada"},"id":{"S":"7"}}'\n"""

@@ -195,6 +195,39 @@ def test_an_inherited_index_finds_objects_of_the_class_that_is_searched(engine: 
     assert vars(engine.query(Letter, of, index=Letter.by_sender).one()) == vars(stamped)
 
 
+def test_an_engine_says_how_searches_and_loads_read_where_they_do_not(
+    engine: Engine, customer: str, calls: Calls
+) -> None:
+    strict = Engine(engine.client, table_name=lambda _: engine.table_name(Order), consistent=True, strict=True)
+    of = Order.customer == customer
+    strict.load(Order(customer=customer, number=1))
+    strict.load(Order(customer=customer, number=1), consistent=False)
+    found = strict.query(Order, of, index=Order.by_price).first()
+    assert vars(found).keys() == {"customer", "number", "price"}
+    for search in (
+        strict.scan(Order),
+        strict.query(Order, of, consistent=False),
+        strict.query(Order, of, index=Order.by_total),
+    ):
+        search.first()
+    with pytest.raises(InvalidSearch, match="cannot be read consistently"):
+        strict.query(Order, of, index=Order.by_total, consistent=True)
+    with pytest.raises(InvalidSearch, match=r"Order\.note cannot be projected: Order\.by_price does not have it"):
+        strict.query(Order, of, index=Order.by_price, projection=["note"])
+    loads = [each["RequestItems"] for _, each in calls[:2]]
+    assert [table["ConsistentRead"] for each in loads for table in each.values()] == [True, False]
+    assert [each["ConsistentRead"] for _, each in calls[2:]] == [True, True, False, False]
+
+
+def test_a_search_is_iterated_any_number_of_times_also_beside_each_other(engine: Engine, customer: str) -> None:
+    prepared = engine.query(Order, Order.customer == customer)
+    assert next(prepared).number == 0
+    first, second = prepared.again(), prepared.again()
+    assert [next(first).number, next(first).number, next(second).number, next(prepared).number] == [0, 1, 0, 1]
+    assert (numbers(second), numbers(first), numbers(prepared)) == ([*range(1, 10)], [*range(2, 10)], [*range(2, 10)])
+    assert numbers(prepared.again()) == numbers(second.again()) == [*range(10)]
+
+
 def test_a_count_returns_no_objects(engine: Engine, customer: str) -> None:
     search = engine.query(Order, Order.customer == customer, filter=Order.total > Decimal(5), projection="count")
     assert list(search) == []
