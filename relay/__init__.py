@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from relay.gtid import GtidError, GtidSet
     from relay.kafka.changes import ReceivedChange, changes
     from relay.token import EventToken, Order, OriginToken, compare
+    from relay.types.items import item_values
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "__version__",
     "changes",
     "compare",
+    "item_values",
 ]
 
 if not TYPE_CHECKING:  # or a type checker would take any name
@@ -46,5 +48,6 @@ if not TYPE_CHECKING:  # or a type checker would take any name
             "relay.gtid": "GtidError GtidSet",
             "relay.kafka.changes": "ReceivedChange changes",
             "relay.token": "EventToken Order OriginToken compare",
+            "relay.types.items": "item_values",
         },
     )

@@ -99,7 +99,7 @@ class Change:
     ``key``: the full primary key by column name, the hash key's columns first. Values are ``str`` for DynamoDB's S and
     for N in canonical form, ``bytes`` for B, the column's Python value for SQL. None for TRUNCATE and snapshot marks.
     ``old``, ``new``: the image as DynamoDB-typed JSON text, as a mapping by column name for typed rows, or
-    `Uncarriable`; None as ``images`` says.
+    `Uncarriable`; None as ``images`` says. Of a change from Kafka, items of DynamoDB are mappings, too.
     ``token``: None for READ. ``snapshot``: READ only. ``transaction``: SQL only. ``keyspace_id``: Vitess only.
     ``committed_at``: the source's time, in microseconds since the epoch. ``relayed_at``, in microseconds, and
     ``resume_timestamp``, in seconds, are 0 until the publisher sends the change.

@@ -17,7 +17,8 @@ def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[Publ
     """Read the changes of ``topic`` from its beginning to its current end."""
     found = read_values(client, topic)
     return [
-        published_change(read_change(schemas, value, topic, partition, offset)) for partition, offset, value in found
+        published_change(read_change(decode(schemas, value, typed_json=False), topic, partition, offset))
+        for partition, offset, value in found
     ]
 
 

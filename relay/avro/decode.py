@@ -10,12 +10,15 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import fastavro
+import orjson
 
 from relay.avro.framing import UnknownFraming, split
 from relay.avro.part import part_reader
-from relay.avro.schema import source_name
+from relay.avro.schema import columns_of_row, source_name
 from relay.errors import RelayError
 from relay.token import EventToken, OriginToken
+from relay.types.columns import ColumnKind
+from relay.types.items import item_values, one_value
 
 __all__ = ["Undecodable", "UnknownFraming", "UnknownSchema", "WriterSchemas", "decode", "part_decoder", "token_of"]
 
@@ -34,6 +37,12 @@ class WriterSchemas(Protocol):
     def lookup(self, header: bytes) -> Mapping[str, Any] | None: ...
 
 
+_LOADS: dict[str, Callable[[str], Any]] = {
+    ColumnKind.JSON: lambda text: one_value(orjson.loads(text)),
+    ColumnKind.REST: item_values,
+}
+
+
 class _BodyReader:
     """Reads the values that one schema wrote."""
 
@@ -45,6 +54,7 @@ class _BodyReader:
             for part, kept in (("key", "key"), ("old", "old"), ("new", "old"))
             if fields[kept][1] != "string"
         }
+        self._loads = [(n, _LOADS[kind]) for n, kind in columns_of_row(schema) or () if kind in _LOADS]
 
     def read(self, body: bytes) -> dict[str, Any]:
         stream = BytesIO(body)
@@ -60,17 +70,30 @@ class _BodyReader:
                 change[part] = {names[name]: value for name, value in change[part].items()}
         return dict(change)
 
+    def load_items(self, change: dict[str, Any]) -> None:
+        """Turn DynamoDB-typed JSON in the images into Python values. Raises `Undecodable`."""
+        try:
+            for part in ("old", "new"):
+                image = change[part]
+                if isinstance(image, str):
+                    change[part] = item_values(image)
+                elif image is not None:
+                    image |= {name: load(image[name]) for name, load in self._loads if image[name] is not None}
+        except ValueError as fault:
+            raise Undecodable(f"an image is damaged: {fault}") from fault
+
 
 # Shared by the threads: entries are only added, each in one step.
 _readers: WeakKeyDictionary[WriterSchemas, dict[bytes, _BodyReader]] = WeakKeyDictionary()
 
 
-def decode(schemas: WriterSchemas, value: bytes) -> dict[str, Any]:
+def decode(schemas: WriterSchemas, value: bytes, *, typed_json: bool = True) -> dict[str, Any]:
     """Return the change in ``value``, the bytes of a Kafka value, as a dict by Avro field name.
 
     ``key`` and typed images are dicts by original column name, images of DynamoDB items are DynamoDB-typed JSON text,
-    enums are text, decimals `Decimal`, timestamps aware datetimes. Raises `UnknownFraming`, `UnknownSchema` or
-    `Undecodable`, and what ``schemas.lookup`` raises.
+    enums are text, decimals `Decimal`, timestamps aware datetimes. Without ``typed_json`` that text, in columns too, is
+    Python values, as `item_values` returns them. Raises `UnknownFraming`, `UnknownSchema` or `Undecodable`, and what
+    ``schemas.lookup`` raises.
     """
     header, body = split(value)
     readers = _readers.setdefault(schemas, {})
@@ -83,7 +106,10 @@ def decode(schemas: WriterSchemas, value: bytes) -> dict[str, Any]:
                 "`schema_registry` in the config are the same as for the relay that wrote them, then retry"
             )
         reader = readers[header] = _BodyReader(schema)
-    return reader.read(body)
+    change = reader.read(body)
+    if not typed_json:
+        reader.load_items(change)
+    return change
 
 
 def part_decoder(schema: Mapping[str, Any], columns: Collection[str]) -> Callable[[bytes], dict[str, Any]]:

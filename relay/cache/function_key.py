@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from relay.cache.keys import key_text, text
 from relay.config.template import Template
-from relay.dynamodb.values import binary, canonical_number
+from relay.dynamodb.values import canonical_number
 from relay.errors import ConfigError
 from relay.process.seldom import Seldom
+from relay.types.items import binary
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from relay.config.fields import iso_time
-from relay.dynamodb.values import TYPES
+from relay.types.items import TYPES
 
 _COLOURS = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan", "TRUNCATE": "bold red"}
 

@@ -43,7 +43,7 @@ def published_change(change: ReceivedChange) -> PublishedChange:
         old_version=version_of(change.old),
         position=token.position if token else "",
         shard=token.shard if token else "",
-        columns=frozenset(change.new) if isinstance(change.new, Mapping) else frozenset(),
+        columns=frozenset(change.new or ()),
     )
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
-from relay.dynamodb.values import binary, canonical_number, image_json
+from relay.dynamodb.values import canonical_number, image_json
 from relay.table import Column
 from relay.types.columns import FIRST_TIME, LAST_TIME, REST, ColumnKind, ColumnType, column_type
+from relay.types.items import binary
 
 Convert = Callable[[Mapping[str, Any]], Any]
 """Returns the column's value of a typed attribute, or None if the column cannot hold the attribute exactly."""

@@ -13,8 +13,9 @@ from msgspec import Raw
 
 from relay.change import Uncarriable
 from relay.config.protection import MASK, ColumnRule, ColumnRules
-from relay.dynamodb.values import binary, canonical_value
+from relay.dynamodb.values import canonical_value
 from relay.errors import RelayError
+from relay.types.items import binary
 
 _NULL = {"NULL": True}
 

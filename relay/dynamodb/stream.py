@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import StreamSession
-from relay.dynamodb.stream_record import Record, Unpack, plain, unpacked
+from relay.dynamodb.stream_record import Record, Unpack, unpacked
 from relay.dynamodb.stream_shard import OnGap
 from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
+from relay.types.items import item_values
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -37,8 +38,8 @@ class Stream:
 
     ``client``: a boto3 client of ``dynamodbstreams``. ``position``: where to start, see ``move_to``.
 
-    ``unpack``: converts each image and key, which are DynamoDB-typed dicts; True converts them to plain Python values
-    (``Decimal``, ``set``, boto3's ``Binary``). If it raises, the next call returns the same record.
+    ``unpack``: converts each image and key, which are DynamoDB-typed dicts; True converts them to plain Python values,
+    as ``relay.item_values`` does. If it raises, the next call returns the same record.
 
     ``model``: a class of ``relay.dynamodb.models``, instead of ``unpack``: images become objects, and keys become
     objects with only the key read.
@@ -74,7 +75,7 @@ class Stream:
         self._session = StreamSession(client, stream_arn, clock=clock, sleep=sleep)
         if model is not None and unpack is not None:
             raise ValueError("pass one of `unpack` and `model`: both say what images become")
-        self._unpack: Unpack | None = plain if unpack is True else unpack
+        self._unpack: Unpack | None = item_values if unpack is True else unpack
         self._unpack_key: Unpack | None = None
         if model is not None:
             self._unpack = partial(model.__from_image__, is_key=False)

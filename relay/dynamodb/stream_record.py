@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict
 
-from boto3.dynamodb.types import TypeDeserializer
-
 Image = Mapping[str, Any]
 """An item, or its key, DynamoDB-typed: ``{"id": {"S": "ada"}}``; binary as bytes, numbers as text."""
 
@@ -82,9 +80,3 @@ def unpacked(record: Record, unpack: Unpack, unpack_key: Unpack | None = None) -
         "new": None if record["new"] is None else unpack(record["new"]),
         "meta": record["meta"],
     }
-
-
-def plain(image: Image) -> dict[str, Any]:
-    """Convert an image with boto3's ``TypeDeserializer``: numbers to exact ``Decimal``, binary to ``Binary``."""
-    deserialize = TypeDeserializer().deserialize
-    return {name: deserialize(value) for name, value in image.items()}

@@ -17,8 +17,9 @@ from relay.dynamodb.pace import Pace
 from relay.dynamodb.records import key_of
 from relay.dynamodb.session import ShardNotFound, retried, translated
 from relay.dynamodb.source import DynamoDBSource
-from relay.dynamodb.values import binary, image_json, key_attribute, key_value
+from relay.dynamodb.values import image_json, key_attribute, key_value
 from relay.errors import Unavailable
+from relay.types.items import binary
 
 FoundRow = tuple[dict[str, str | bytes], Any]
 """The key and the image of an item, as a change has them."""

@@ -16,11 +16,12 @@ from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event
 from relay.dynamodb import config_match, describe
 from relay.dynamodb.records import chosen, key_bytes, key_of
 from relay.dynamodb.session import ShardNotFound, Transient, translated
-from relay.dynamodb.values import binary, image_json
+from relay.dynamodb.values import image_json
 from relay.errors import Unavailable
 from relay.records import Plan, ShardCheckpoint, SnapshotPart
 from relay.source import Measured, Page, Segment, Unreadable
 from relay.table import TableSchema
+from relay.types.items import binary
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

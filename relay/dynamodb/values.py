@@ -5,14 +5,13 @@ base64 text. Key text is part of the wire format: another text for the same key 
 """
 
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-TYPES = frozenset({"S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"})
-"""What a typed value can be."""
+from relay.types.items import binary
 
 _NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?", re.ASCII)
 
@@ -69,11 +68,6 @@ def image_json(item: Mapping[str, Any]) -> str:
         return orjson.dumps(item, default=_base64).decode()
     except TypeError as fault:
         raise ValueError(f"an item cannot be written as JSON: {fault}") from fault
-
-
-def binary(raw: Any) -> bytes:
-    """Return the bytes of a B value. Raises ValueError on text that is not base64."""
-    return b64decode(raw, validate=True) if isinstance(raw, str) else bytes(raw)
 
 
 def canonical_item(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

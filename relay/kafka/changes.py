@@ -21,7 +21,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from relay.avro.columns import microseconds
-from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode, token_of
+from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, decode, token_of
 from relay.avro.framing import CONFLUENT_MARK
 from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, Snapshot, Transaction
@@ -49,7 +49,7 @@ OnUndecodable = Callable[[Message, RelayError], object]
 
 @dataclass(slots=True, kw_only=True)
 class ReceivedChange(Change):
-    """A change and its place on Kafka. Columns have their names at the source."""
+    """A change and its place on Kafka. Columns have their names at the source, and images are Python values."""
 
     topic: str
     partition: int
@@ -69,7 +69,8 @@ class Reception:
     program without a group: earliest, latest, committed:GROUP, an ISO time, a time ago such as ``-2h``, or offsets as
     JSON. A topic that a group adds later starts at its beginning. ``until_caught_up``: end at the ends that the topics
     have now. ``longest_pause``: seconds (6 to 86400) between two changes after which the group takes the program for
-    dead and gives its partitions to others.
+    dead and gives its partitions to others. ``typed_json``: leave items of DynamoDB as they are on the topic, as exact
+    JSON text with DynamoDB's types, in place of Python values.
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
     positions, and the receiver has to do what is right without them (I9). By default a warning is logged.
@@ -86,6 +87,7 @@ class Reception:
         start: str = "earliest",
         until_caught_up: bool = False,
         longest_pause: float = 300.0,
+        typed_json: bool = False,
         on_gap: OnGap | None = None,
         on_undecodable: OnUndecodable | None = None,
     ) -> None:
@@ -102,6 +104,7 @@ class Reception:
         self._gaps = config.internal("gaps")
         self._group = group
         self._longest_pause = longest_pause
+        self._typed_json = typed_json
         self._on_gap = on_gap or _warn_of_gap
         self._on_undecodable = on_undecodable
         # Up to where records were passed on, of the partitions that are this program's.
@@ -268,7 +271,7 @@ class Reception:
         try:
             if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
                 raise UnknownFraming("the value has the framing of a schema registry, but the config has none")
-            return read_change(self._schemas, value, *place, offset)
+            return read_change(decode(self._schemas, value, typed_json=self._typed_json), *place, offset)
         except (UnknownFraming, UnknownSchema, Undecodable) as error:
             named = type(error)(f"{place[0]}[{place[1]}] offset {offset}: {error}")
             if self._on_undecodable is None:
@@ -295,9 +298,8 @@ changes = Reception
 """Opens the changes on topics."""
 
 
-def read_change(schemas: WriterSchemas, value: bytes, topic: str, partition: int, offset: int) -> ReceivedChange:
-    """Return the change in ``value``. Raises what ``relay.avro.decode`` does."""
-    fields = decode(schemas, value)
+def read_change(fields: Mapping[str, Any], topic: str, partition: int, offset: int) -> ReceivedChange:
+    """Return a decoded change and its place."""
     snapshot, transaction = fields["snapshot"], fields["transaction"]
     return ReceivedChange(
         event_id=fields["event_id"],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -102,3 +104,32 @@ def test_readers_of_two_registries_do_not_mix_their_ids() -> None:
 def test_a_damaged_value_is_refused(damaged: bytes) -> None:
     with pytest.raises(Undecodable, match="damaged"):
         decode(Known({HEADER: SCHEMA}), damaged)
+
+
+def test_items_of_dynamodb_are_python_values_where_exact_json_is_not_asked_for() -> None:
+    """I8: numbers keep their digits, binary and sets their types, in untyped images and in columns that are JSON."""
+    item = '{"id":{"S":"k"},"n":{"N":"1.50"},"b":{"B":"AAE="},"t":{"SS":["x"]},"m":{"M":{"l":{"L":[{"NULL":true}]}}}}'
+    values = {"id": "k", "n": Decimal("1.50"), "b": b"\x00\x01", "t": {"x"}, "m": {"l": [None]}}
+    columns = (Column("id", "string"), Column("any", "json"), Column("no", "json"), Column("rest", "rest"))
+    before = {"id": "k", "any": None, "no": None, "rest": None}
+    after = {**before, "any": '{"NS":["1.50"]}', "rest": item}
+    loaded = {**before, "any": {Decimal("1.5")}, "rest": values}
+    for row, old, new, expected in ((None, None, item, values), (columns, before, after, loaded)):
+        table = TableSchema("s", "t", (KeyColumn("id", "S"),), 1, row)
+        schemas = Known({HEADER: (schema := change_schema(table))})
+        change = replace(CHANGE, key={"id": "k"}, old=old, new=new)
+        value = ChangeEncoder(schema, HEADER).encode(change)
+        assert (decode(schemas, value)["old"], decode(schemas, value)["new"]) == (old, new)
+        found = decode(schemas, value, typed_json=False)
+        assert (found["key"], found["old"], found["new"]) == ({"id": "k"}, old, expected)
+
+
+@pytest.mark.parametrize("image", ["", "[]", '{"n":{"N":"one"}}', '{"n":{"S":"a","N":"1"}}'])
+def test_an_image_that_is_not_an_item_is_refused(image: str) -> None:
+    """I8"""
+    schema = change_schema(TableSchema("s", "t", (KeyColumn("id", "S"),), 1))
+    value = ChangeEncoder(schema, HEADER).encode(replace(CHANGE, key={"id": "k"}, new=image))
+    schemas = Known({HEADER: schema})
+    assert decode(schemas, value)["new"] == image
+    with pytest.raises(Undecodable, match="an image is damaged"):
+        decode(schemas, value, typed_json=False)

@@ -23,6 +23,7 @@ PUBLIC = {
         "__version__",
         "changes",
         "compare",
+        "item_values",
     ],
     "relay.cache": [
         "BYTES",

@@ -267,9 +267,11 @@ def test_the_changes_of_an_item_are_applied_in_order(topic: Topic) -> None:
     run(
         topic,
         """
+from relay import item_values
+
 def rule(item, changes):
     source, table, key = item
-    versions = [json.loads(each.new)["version"]["N"] for each in changes]
+    versions = [str(item_values(each.new)["version"]) for each in changes]
     with open(folder / "applied", "a") as file:
         file.write(json.dumps([source, table, json.loads(key)["customer"], versions]) + "\\n")
 

@@ -19,9 +19,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from boto3.dynamodb.types import TypeDeserializer
-
-from relay.dynamodb.values import TYPES, binary, canonical_number
+from relay.dynamodb.values import canonical_number
+from relay.types.items import binary, one_value
 
 if TYPE_CHECKING:
     from relay.dynamodb.models.engine import Engine
@@ -374,21 +373,5 @@ def _dump_any(value: Any) -> Wire | None:
     )
 
 
-class _AnyValue(TypeDeserializer):
-    """Loads any value, numbers of any length, and binary as ``bytes``. Raises ValueError unless it is of one type."""
-
-    def deserialize(self, value: Any) -> Any:
-        if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= TYPES:
-            raise ValueError(f"{value!r} is not a value of one of DynamoDB's types")
-        return super().deserialize(cast(Any, value))
-
-    def _deserialize_n(self, value: str) -> Decimal:
-        return Decimal(value)
-
-    def _deserialize_b(self, value: Any) -> bytes:
-        return binary(value)
-
-
-_any_value: Any = _AnyValue()
-ANY = AttributeType(None, _dump_any, _any_value.deserialize)
+ANY = AttributeType(None, _dump_any, one_value)
 """Any value; numbers are loaded as Decimal."""
