@@ -3,7 +3,7 @@
 The topic has each change once, so a batch is appended as it is. What the log may have is told from what is new by
 offsets, if a batch comes again, otherwise by time: only changes that are not newer than what the log has are looked up.
 
-Users query the columns, which the README of the consumers lists: add new ones at the end.
+Users query the columns, which ``deploy/docs/reference/tables.md`` lists: add new ones at the end.
 """
 
 import time

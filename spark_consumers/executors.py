@@ -53,7 +53,7 @@ def check(session: SparkSession, modules: Sequence[str], is_stopping: Callable[[
     elif problems:
         raise Unavailable(
             f"{where} cannot run the consumers: {problems[0]}: install change-relay there, with its extras and the "
-            "same Python, or send an environment along, as in `On a cluster` of the README of the consumers"
+            "same Python, or send an environment along (deploy/docs/how_to/consumers.md, Run on a cluster)"
         )
 
 

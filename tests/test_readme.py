@@ -1,4 +1,4 @@
-"""The programs of README.md and of the page on Python, run as they stand there, with names and addresses of tests."""
+"""The programs of README.md, the tutorial and the page on the cache, run as they stand there, on services of tests."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ README = ROOT / "README.md"
 PAGES = ROOT / "deploy" / "docs"
 PROGRAMS: list[str] = [
     program
-    for document in (README, PAGES / "python.md")
+    for document in (README, PAGES / "tutorial.md", PAGES / "how_to" / "cache.md")
     for program in re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 ]
 LONGEST = 900
-"""Words of README.md outside of code blocks: what somebody reads before they decide whether to go on."""
+"""Words of README.md: what somebody reads before they decide whether to go on."""
 
 
 def program(word: str) -> str:
@@ -45,13 +45,12 @@ def play(text: str, changed: dict[str, str], names: dict[str, Any] | None = None
 
 
 def test_all_programs_are_played_here() -> None:
-    assert len(PROGRAMS) == 5
+    assert len(PROGRAMS) == 6
     assert all(first != second for first, second in pairwise(PROGRAMS))
 
 
 def test_the_readme_is_short() -> None:
-    text = re.sub(r"^```.*?^```$", "", README.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    assert len(text.split()) <= LONGEST
+    assert len(README.read_text(encoding="utf-8").split()) <= LONGEST
 
 
 def test_the_readme_shows_the_checks_that_the_demo_prints() -> None:
@@ -67,7 +66,9 @@ def test_every_variable_of_the_environment_is_named() -> None:
     """But for those that the relay sets for its own workers."""
     sources = [path for folder in ("relay", "spark_consumers") for path in (ROOT / folder).rglob("*.py")]
     read = {name for path in sources for name in re.findall(r'"(RELAY_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
-    named = set(re.findall(r"^\| `(RELAY_[A-Z_]+)`", (PAGES / "run.md").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(
+        re.findall(r"^\| `(RELAY_[A-Z_]+)`", (PAGES / "how_to" / "run.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     assert read - {WORKER_NUMBER, WORKERS} == named
 
 
@@ -122,6 +123,16 @@ def test_the_cache_is_read_by_the_programs_of_the_readme(redis_server: Any, tabl
     assert names["order"]("ada", 7) is not None
     names["order"].invalidate("ada", 7)
     assert names["order"]("ada", 7) is None
+
+
+@pytest.mark.services
+def test_the_program_of_the_tutorial_loads_an_item_once(
+    redis_server: Any, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = {"redis://127.0.0.1:6379/0": redis_server.url, '"shop"': repr(table), '"orders"': repr(table)}
+    for expected in ("loading\n{'N': '19.9'}\n", "{'N': '19.9'}\n"):
+        play(program('print("loading")'), changed)
+        assert capsys.readouterr().out == expected
 
 
 @pytest.mark.services

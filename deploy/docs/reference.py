@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,15 +37,16 @@ def pages() -> dict[str, str]:
 def config() -> str:
     """Every key of the config, from its JSON schema."""
     schema = json_schema()
+    names = _names(schema)
     parts = [
         "# The config",
         "Made from the schema that `relay check --schema` prints. `relay check CONFIG --offline --echo` prints a "
         "file with its defaults filled in. "
         "[Examples](deploy/index.md#examples) for each source and sink.",
-        _keys(schema),
+        _keys(schema, names),
     ]
     for name, definition in schema["$defs"].items():
-        parts += [f"## {name}", _line(definition.get("description", "")), _keys(definition)]
+        parts += [f"## {names[name]}", _line(definition.get("description", "")), _keys(definition, names)]
     return _joined(parts)
 
 
@@ -142,12 +144,24 @@ def _method(name: str) -> str:
     return ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
 
 
-def _keys(definition: Mapping[str, Any]) -> str:
+def _names(schema: Mapping[str, Any]) -> dict[str, str]:
+    """Return what users call each definition: the key that holds it, or the source of a type."""
+    names = {}
+    for part in (schema, *schema["$defs"].values()):
+        for key, value in part["properties"].items():
+            names |= dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(value)), key)
+    for name, definition in schema["$defs"].items():
+        if kind := definition["properties"].get("type", {}).get("const"):
+            names[name] = f"source of type {kind}"
+    return names
+
+
+def _keys(definition: Mapping[str, Any], names: Mapping[str, str]) -> str:
     required = definition.get("required", ())
     rows = [
         (
             f"`{name}`",
-            _type(key),
+            _type(key, names),
             "*required*" if name in required else f"`{json.dumps(key['default'])}`" if "default" in key else "",
             _line(key.get("description", "")),
         )
@@ -156,23 +170,23 @@ def _keys(definition: Mapping[str, Any]) -> str:
     return _table(("key", "type", "default", "meaning"), rows)
 
 
-def _type(key: Mapping[str, Any]) -> str:
+def _type(key: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """Return the type of a value as people say it. Types of the config are links."""
     if "$ref" in key:
-        name = key["$ref"].rsplit("/", 1)[1]
-        return f"[{name}](#{name.lower()})"
+        name = names[key["$ref"].rsplit("/", 1)[1]]
+        return f"[{name}](#{name.replace(' ', '-')})"
     for union in ("anyOf", "oneOf"):
         if union in key:
-            return " or ".join(dict.fromkeys(_type(each) for each in key[union] if each != VARIABLE))
+            return " or ".join(dict.fromkeys(_type(each, names) for each in key[union] if each != VARIABLE))
     if "const" in key:
         return f"`{key['const']}`"
     if "enum" in key:
         return " or ".join(f"`{each}`" for each in key["enum"])
     kind = key.get("type", "any value")
     if kind == "array":
-        return f"list of {_type(key.get('items', {}))}"
+        return f"list of {_type(key.get('items', {}), names)}"
     if kind == "object" and isinstance(values := key.get("additionalProperties"), dict):
-        return f"mapping to {_type(values)}"
+        return f"mapping to {_type(values, names)}"
     return " or ".join(kind) if isinstance(kind, list) else {"object": "mapping"}.get(kind, kind)
 
 

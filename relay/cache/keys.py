@@ -1,6 +1,6 @@
 """The cache keys that changes invalidate, and what invalidates the whole namespace: plain functions over changes.
 
-Applications build the same keys, so the text of a value in a key is a contract, stated in the README of the consumers.
+Applications build the same keys: the text of a value in a key is a contract, ``deploy/docs/reference/cache_keys.md``.
 Where the keys of a change cannot be computed, the whole namespace is invalidated; ``relay check`` warns of templates
 that need images the source does not send.
 """

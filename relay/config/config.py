@@ -54,6 +54,7 @@ class Config(ConfigModel):
     """The name of this relay: the prefix of its internal topics and consumer groups."""
 
     kafka: KafkaConfig
+    """The Kafka cluster to publish to."""
 
     schema_registry: SchemaRegistryConfig | None = None
     """Where to register the Avro schemas. Without it, they go to the topic `<name>.schemas`."""
@@ -62,6 +63,8 @@ class Config(ConfigModel):
     """The topic of a table's changes. What Kafka does not allow in a table's name is `_xHHHH_`, its code point."""
 
     sources: list[SourceConfig] = Field(min_length=1)
+    """What to relay. `type` says which keys a source has."""
+
     # For each source, the index of its entry in the file.
     _entries: list[int] = PrivateAttr(default_factory=list)
     _claims: TopicClaims = PrivateAttr()

@@ -38,6 +38,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     has_stream_tokens: ClassVar[bool] = True
 
     type: Literal["dynamodb"]
+    """A DynamoDB table, read from its stream."""
 
     table: Annotated[str, _TABLE] | None = None
     """The table whose stream to read."""

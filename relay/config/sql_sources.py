@@ -111,6 +111,7 @@ class VitessConfig(_SQLConfig):
     parse_start = staticmethod(parse_vstream_start)
 
     type: Literal["vitess"]
+    """A Vitess keyspace, read from a vtgate."""
 
     vtgate: RemoteAddress
     """The gRPC address of vtgate, such as `127.0.0.1:15991`."""
@@ -143,6 +144,7 @@ class MySQLConfig(_SQLConfig):
     parse_start = staticmethod(parse_binlog_start)
 
     type: Literal["mysql"]
+    """A database on MySQL or MariaDB servers."""
 
     shards: dict[str, Annotated[list[RemoteAddress], Field(json_schema_extra={"minItems": 1})]] = Field(min_length=1)
     """The servers of each shard, in the order in which to try them: `{"-": ["db1:3306", "db1-replica:3306"]}`. During

@@ -14,7 +14,7 @@ from relay.config import load
 
 def main(config: Path, folder: Path) -> None:
     """Write counts as JSON to ``folder``/counts until everything that is on Kafka now is counted."""
-    # On a cluster: SparkSession.builder with the packages that spark_consumers/README.md names.
+    # On a cluster: SparkSession.builder with the packages that deploy/docs/how_to/read.md names.
     spark = spark_consumers.open_session("changes per minute", delta=False)
     changes = spark_consumers.read_changes(spark, load(config))
     # Changes are late by how far the relay is behind, so give the watermark some time.

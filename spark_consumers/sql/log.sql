@@ -4,7 +4,7 @@
 --
 --   {view};
 --
--- A moment is a {moment}. README.md of spark_consumers says what the results mean.
+-- A moment is a {moment}. deploy/docs/how_to/log.md says what the results mean.
 
 -- All changes of one item, and the rows that snapshots have read of it, numbered in their order.
 CREATE OR REPLACE {function} relay_history(of_table{text}, of_key{text}) {as}

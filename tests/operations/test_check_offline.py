@@ -36,17 +36,14 @@ def blocks(document: str) -> list[dict[str, Any]]:
         if "scrape_configs" in data:
             continue  # of Prometheus
         data = data.get("config", data)  # that of a chart's values
-        if "protect" in data:
-            data = {"sources": [{**LEGACY, **data}]}
         found.append({**SMALLEST, **data})
     return found
 
 
 DOCUMENTS = [
     (document, number)
-    for document in ("README.md", "deploy/README.md", "relay/README.md", "relay/aws/README.md",
-                     "relay/kafka/README.md", "spark_consumers/README.md", "deploy/docs/start.md",
-                     "deploy/docs/dynamodb.md", "deploy/docs/sql.md", "deploy/docs/configure.md")
+    for document in ("README.md", "deploy/README.md", "relay/aws/README.md", "relay/kafka/README.md",
+                     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "deploy" / "docs").rglob("*.md")))
     for number in range(len(blocks(document)))
 ]  # fmt: skip
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))

@@ -82,7 +82,8 @@ def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 def documented_configs() -> list[str]:
     """Return the configs of README.md and the page on SQL; one that has only sources gets the rest from the first."""
-    text = "".join((ROOT / document).read_text(encoding="utf-8") for document in ("README.md", "deploy/docs/sql.md"))
+    documents = ("README.md", "deploy/docs/how_to/sql.md")
+    text = "".join((ROOT / document).read_text(encoding="utf-8") for document in documents)
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     configs = [block for block in blocks if re.search(r"^sources:", block, re.MULTILINE)]
     first = yaml.safe_load(configs[0])

@@ -25,7 +25,7 @@ DOCUMENTS = [
         *ROOT.glob("*.md"),
         *ROOT.glob("relay/**/*.md"),
         *ROOT.glob("spark_consumers/*.md"),
-        *ROOT.glob("deploy/docs/*.md"),
+        *ROOT.glob("deploy/docs/**/*.md"),
     )
     if ".venv" not in path.parts
 ]

@@ -285,8 +285,8 @@ with spark() as session:
     assert sorted(applied) == [["orders", "orders", each, [str(n) for n in range(1, 31)]] for each in customers]
 
 
-def test_the_program_of_the_readme_runs_as_it_stands_there(topic: Topic) -> None:
-    text = (Path(__file__).parents[2] / "spark_consumers" / "README.md").read_text(encoding="utf-8")
+def test_the_program_of_the_documentation_runs_as_it_stands_there(topic: Topic) -> None:
+    text = (Path(__file__).parents[2] / "deploy/docs/how_to/read.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n((?:(?!```).)*?read_changes\(.*?)^```", text, re.DOTALL | re.MULTILINE)
     assert program.count('"relay.yaml"') == 1
     topic.publish([change("ada", 1), change("ada", 2)])
