@@ -14,6 +14,7 @@ from relay.cli import app
 from relay.config.json_schema import json_schema
 from tests.benchmarks.harness import Benchmark
 from tests.benchmarks.record import record
+from tests.browser import browser
 from tests.deploy import ALERTS
 
 
@@ -23,6 +24,15 @@ def test_every_key_of_the_config_is_in_the_reference() -> None:
     for definition in (schema, *schema["$defs"].values()):
         for key in definition["properties"]:
             assert f"| `{key}` |" in page
+
+
+def test_the_reference_says_what_each_key_means_and_names_no_class() -> None:
+    page = reference.config()
+    assert re.findall(r"^\| `\w+` \|.*\|  \|$", page, re.MULTILINE) == []
+    assert re.findall(r"\w+Config\b", page) == []
+    headings = set(re.findall(r"^## (.*)$", page, re.MULTILINE))
+    assert {"kafka", "cache", "source of type mysql"} <= headings
+    assert {link.replace("-", " ") for link in re.findall(r"\]\(#([^)]*)\)", page)} <= headings
 
 
 def test_every_command_and_its_options_are_in_the_reference() -> None:
@@ -85,10 +95,17 @@ def test_a_recorded_benchmark_replaces_its_last_result_and_no_other(tmp_path: Pa
     assert page.count("| `start` |") == 1
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site. A dead link, or a page in no chapter, would be an error."""
+    folder = tmp_path_factory.mktemp("built") / "site"
+    assert site.build(folder) == 0
+    return folder
+
+
 @pytest.mark.deploy
-def test_the_site_is_built_without_a_dead_link_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    assert site.build(tmp_path / "site") == 0
-    pages = list((tmp_path / "site").rglob("*.html"))
+def test_the_site_loads_nothing_from_elsewhere(built: Path) -> None:
+    pages = list(built.rglob("*.html"))
     assert len(pages) > 30
     for page in pages:
         html = page.read_text(encoding="utf-8")
@@ -100,6 +117,14 @@ def test_the_site_is_built_without_a_dead_link_and_loads_nothing_from_elsewhere(
         for address in loaded:
             assert not re.match(r"(https?:)?//", address), (page, address)
             assert (page.parent / address.partition("?")[0]).is_file(), (page, address)
+
+
+@pytest.mark.deploy
+def test_the_search_finds_a_section_by_the_words_of_its_heading(built: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as chromium:
+        chromium.open(f"{(built / 'search.html').as_uri()}?q=three+worker")
+        found = "document.querySelector('ul.search li > a')?.getAttribute('href')"
+        assert chromium.until(found).endswith("run.html#run-three-workers")
 
 
 @pytest.mark.deploy
