@@ -198,7 +198,8 @@ class SchemaChange:
     """A statement that defines, changes or empties relayed tables, in one shard.
 
     ``event_id``: as `event_id` makes it. ``kind``: such as ``ALTER``. ``database``: or keyspace. ``transaction``: its
-    GTID. ``committed_at``: microseconds since the epoch.
+    GTID. ``committed_at``: microseconds since the epoch. ``reread``: the tables whose rows it may have changed without
+    a change, and which a snapshot reads again; not in its record.
     """
 
     event_id: str
@@ -211,6 +212,7 @@ class SchemaChange:
     token: EventToken
     transaction: str
     committed_at: int
+    reread: tuple[str, ...] = ()
 
 
 def event_id(shard: str, position: str, table: str, key_bytes: bytes, n: int) -> str:

@@ -45,6 +45,10 @@ class _SQLConfig(PerTableConfig):
     """The most rows that a snapshot reads in a second from each of the four tables that it reads at once. Default: as
     many as it can."""
 
+    on_alter: Literal["warn", "resnapshot"] = "warn"
+    """What to do after a statement that may have changed rows of a table without logging them, such as an ALTER TABLE
+    that converts a column or adds one with a default: warn, or read the table again."""
+
     key: Keys = "hash"
     """The Kafka key: `hash`, the sharding columns, or the primary key where they are not known; `item`, the full
     primary key as JSON; or, for tables without a primary key, the columns that serve as one: `[a, b]`, or

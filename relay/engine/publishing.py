@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from typing import TYPE_CHECKING
 
 from relay.change import Change, ChangeParts, SchemaChange
@@ -29,7 +29,7 @@ from relay.kafka.transaction import OpenTransaction
 from relay.observe.observer import Observer
 from relay.reading.open_shard import OpenShard
 from relay.reading.set_aside import GapPending
-from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, StreamId
+from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, SnapshotRequest, StreamId
 from relay.source import Page, Source
 from relay.stream import gap_decisions
 from relay.stream.source_state import SourceState
@@ -263,7 +263,7 @@ class Publishing:
         if page.changes:
             self._send_changes(owner, page, yields=shard.yields)
         if page.schema_changes:
-            self._send_schema_changes(owner, page.schema_changes)
+            self._send_schema_changes(owner, page.schema_changes, partition_of(shard.key))
         if not sent.is_covered:  # I4: later, it would speak of the pages that were sent after this one
             sent.checkpoint, sent.is_covered = owner.checkpoint(shard, page), True
         if (checkpoint := sent.checkpoint) is not None:
@@ -317,7 +317,11 @@ class Publishing:
             self.transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
         self._metrics.count_page(owner.source.name, page, size)
 
-    def _send_schema_changes(self, owner: SourceState, changes: Sequence[SchemaChange]) -> None:
+    def _send_schema_changes(self, owner: SourceState, changes: Sequence[SchemaChange], place: int) -> None:
+        """Publish statements, and request the snapshots of tables that they have changed unseen.
+
+        ``place``: the checkpoint partition of their shard, whose owner alone requests them, and once (I3).
+        """
         self.transaction.begin()
         topic, resume, relayed_at = self.settings.ddl, owner.resume_timestamp(), time.time_ns() // 1000
         largest = self.settings.limits.get(topic, math.inf)
@@ -325,6 +329,12 @@ class Publishing:
             value, key, headers = statement_record(change, resume, relayed_at, topic, largest)
             self.transaction.publisher.send(topic, value, key, 0, headers)
             self.transaction.sent(len(value), yields=False)
+            at, after = change.committed_at / 1_000_000, change.token.timestamp
+            names = (f"{after}-{change.event_id[:8]}{number:x}" for number in count())
+            for table in change.reread:
+                made = (SnapshotRequest(change.source, name, (table,), at, False, at, after) for name in names)
+                request = next(each for each in made if partition_of(each.key) == place)
+                self.record(request.key, request.to_json())
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""

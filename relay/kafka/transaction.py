@@ -147,6 +147,7 @@ class OpenTransaction:
     def record(self, key: bytes, value: bytes | None) -> None:
         """Add a checkpoint or plan record; None removes it."""
         self.begin()
+        self._records.pop(key, None)  # so that what is recorded before it is seen before it
         self._records[key] = value
 
     def require_owned(self, key: bytes) -> None:

@@ -62,8 +62,10 @@ class Layouts:
     def followed(self) -> FollowedTables:
         """Return what follows the tables of one shard through its statements."""
         config = self._config
-        hides_values = bool(config.protect)
-        return FollowedTables(self.database, self._is_named, config.rules, lambda: self.text, hides_values=hides_values)
+        hides_values, rereads = bool(config.protect), config.on_alter == "resnapshot"
+        return FollowedTables(
+            self.database, self._is_named, config.rules, lambda: self.text, hides_values=hides_values, rereads=rereads
+        )
 
     def emptied(self, said: Classified) -> list[str]:
         """Return the relayed tables that a statement empties, even if it fills them again."""
@@ -132,7 +134,11 @@ class Layouts:
     def now(self, server: ServerConnection) -> TablesNow:
         """Return the wanted tables as the server has them. Raises ``Unavailable``."""
         found = ask(server.execute, self.database, self._named or None).items()
-        shapes = {name: Shape(tuple(each.columns), tuple(each.primary)) for name, each in found if not each.problem}
+        shapes = {
+            name: Shape(tuple(each.columns), tuple(each.primary), types=each.types)
+            for name, each in found
+            if not each.problem
+        }
         executed = server.executed()
         return TablesNow(shapes, executed, server.now())  # I8: not by the clock of a server that is behind
 

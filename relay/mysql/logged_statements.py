@@ -7,7 +7,7 @@ from relay.gtid import GtidSet
 from relay.mysql.binlog.events import Statement
 from relay.mysql.layouts import Layouts
 from relay.mysql_dialect.followed_tables import AppliedStatement
-from relay.mysql_dialect.statements import UNSEEN_ROWS, Classified
+from relay.mysql_dialect.statements import Classified
 from relay.mysql_dialect.tables import Table
 
 log = logging.getLogger(__name__)
@@ -56,9 +56,6 @@ class LoggedStatements:
                 REMOVED_UNSEEN,
             )
         self._empty([*self.layouts.emptied(said), *gone], gtid)  # I1
-        for (_, old), (database, new) in said.renamed:
-            if self.layouts.wanted(database, new):
-                log.warning(UNSEEN_ROWS, f"source {self.source}", new, old)
 
     def _empty(self, names: Iterable[str], gtid: str) -> None:
         for name in names:

@@ -7,11 +7,21 @@ and columns with a place moved, in the order of the statement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from relay.mysql_dialect.statement_text import Token, after_table, closing, is_sign, outside, parts_of, tokens
+from relay.mysql_dialect.kept_values import type_of
+from relay.mysql_dialect.statement_text import (
+    Token,
+    after_table,
+    closing,
+    is_sign,
+    outside,
+    parts_of,
+    tokens,
+    without_column,
+)
 from relay.table import Column
 from relay.types.columns import ColumnKind
 from relay.types.sql import Defined, Form, named
@@ -33,11 +43,13 @@ class Shape:
     """The columns of a table at its source, and its primary key.
 
     ``text``: whether a text column without a character set is text there, and not binary, or None if that is not known.
+    ``types``: the types of columns as they are defined, by name, as far as they are known.
     """
 
     columns: tuple[Column, ...]
     primary: tuple[str, ...]
     text: bool | None = None
+    types: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 class _NotUnderstood(Exception):
@@ -107,6 +119,7 @@ class _Defined:
     """A column as a statement defines it. ``after``: the column before it, "" if it is first, None if not given."""
 
     column: Column
+    type: str
     is_primary: bool
     after: str | None
 
@@ -127,7 +140,7 @@ def _defined(part: Sequence[Token], text: bool | None) -> _Defined:
         word.is_word("PRIMARY") or (word.is_word("KEY") and not (at and words[at - 1].is_word("UNIQUE", "PRIMARY")))
         for at, word in enumerate(words)
     )
-    return _Defined(_column(part, words, text), is_primary, after)
+    return _Defined(_column(part, words, text), type_of(part)[0], is_primary, after)
 
 
 def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) -> Column:
@@ -199,7 +212,7 @@ class _Alteration:
             return
         if rest[0].is_word("PERIOD", "SYSTEM", "LIKE"):
             raise _NotUnderstood
-        rest, is_conditional = _without_column(rest)
+        rest, is_conditional = without_column(rest)
         if is_sign(rest[0], "("):
             for part in parts_of(rest[1 : closing(rest, 0)]):
                 if is_sign(part[0], "("):
@@ -220,7 +233,7 @@ class _Alteration:
         self._modify(rest, 1)
 
     def _modify(self, rest: Sequence[Token], definition: int = 0) -> None:
-        rest, is_conditional = _without_column(rest)
+        rest, is_conditional = without_column(rest)
         old = rest[0].text.lower()
         if old not in self._names:
             if is_conditional:
@@ -242,7 +255,7 @@ class _Alteration:
             names = [word.text.upper() for word in rest[1:] if not word.is_word("IF", "EXISTS")]
             self._drops_primary = self._drops_primary or names[:1] == ["PRIMARY"]
             return
-        rest, is_conditional = _without_column(rest)
+        rest, is_conditional = without_column(rest)
         if rest[0].is_word("PERIOD", "SYSTEM"):
             raise _NotUnderstood
         name = rest[0].text.lower()
@@ -254,7 +267,7 @@ class _Alteration:
     def _rename(self, rest: Sequence[Token]) -> None:
         if not rest[0].is_word("COLUMN"):
             return  # the table, or an index
-        rest, _ = _without_column(rest)
+        rest, _ = without_column(rest)
         if rest[0].text.lower() not in self._names or not rest[1].is_word("TO"):
             raise _NotUnderstood
         self._renamed[rest[0].text.lower()] = rest[2].text
@@ -292,7 +305,9 @@ class _Alteration:
         there = {column.name.lower(): column.name for column in columns}
         if len(there) != len(columns) or not columns:
             raise _NotUnderstood
-        return Shape(tuple(columns), self._primary_of(there), self._text)
+        types = {self._renamed.get(name.lower(), name): type_ for name, type_ in self._before.types.items()}
+        types |= {each.column.name: each.type for each in (*self._changed.values(), *self._placed)}
+        return Shape(tuple(columns), self._primary_of(there), self._text, types)
 
     def _primary_of(self, there: dict[str, str]) -> tuple[str, ...]:
         if self._primary is not None:
@@ -303,12 +318,3 @@ class _Alteration:
         left = [name for name in kept if name.lower() not in self._dropped]
         now = [self._renamed.get(name.lower(), name).lower() for name in left]
         return tuple(there[name] for name in now)
-
-
-def _without_column(rest: Sequence[Token]) -> tuple[Sequence[Token], bool]:
-    """Return what follows ``COLUMN`` and ``IF [NOT] EXISTS``, and whether ``IF`` was there."""
-    at = 1 if rest[0].is_word("COLUMN") else 0
-    start = at
-    while rest[at].is_word("IF", "NOT", "EXISTS"):
-        at += 1
-    return rest[at:], at > start

@@ -6,6 +6,7 @@ Changes are made as rows arrive, without waiting for the end of the transaction,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,13 @@ from relay.token import EventToken
 
 if TYPE_CHECKING:
     from relay.native._core import ChangeBlock, CompiledRows, ScannedTransactions
+
+log = logging.getLogger(__name__)
+
+_UNSEEN = (
+    "source %s: table %s %s, and no change shows them: %s at %s, %s. Unless copies have the same ones, as after some "
+    "online schema changes, read the table again with `relay snapshot CONFIG %s %s`; `on_alter: resnapshot` always does"
+)
 
 
 class TransactionChanges:
@@ -126,6 +134,8 @@ class TransactionChanges:
         name = event_id(transaction.id_shard, transaction.id_position, "", b"statement", transaction.statements)
         transaction.statements += 1
         token, gtid, committed_at = transaction.token, transaction.gtid, transaction.committed_at
+        for table, why in {} if applied.rereads else applied.unseen.items():
+            log.warning(_UNSEEN, self.source, table, why, applied.kind, self.shard, gtid, self.source, table)
         self._schema_changes.append(applied.published(name, self.source, database, token, gtid, committed_at))
         self.tally.token = token
         self.tally.size += applied.size

@@ -36,7 +36,7 @@ BINARY = (
 
 @dataclass
 class Definition:
-    """A table as it is now. ``primary``: the columns of its primary key, in the key's order.
+    """A table as it is now. ``primary``: the columns of its primary key, in the key's order. ``types``: by column.
 
     ``problem``: why a column, which ``columns`` lacks, cannot be carried.
     """
@@ -44,6 +44,7 @@ class Definition:
     columns: list[Column] = field(default_factory=list)
     primary: list[str] = field(default_factory=list)
     problem: str = ""
+    types: dict[str, str] = field(default_factory=dict)
 
 
 def ask(
@@ -78,6 +79,7 @@ def definitions(
     for table, column, definition in columns:
         if chosen is None or table in chosen:
             each = found.setdefault(table, Definition())
+            each.types[column] = definition
             if _OLD_TIMES in definition:
                 each.problem = (
                     f"cannot be read in binlogs: its column {column} is in the format of MariaDB 5.3: {NEW_TIMES}"

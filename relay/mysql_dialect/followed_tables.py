@@ -5,13 +5,14 @@ A table is known by the rows that were read of it, or by statements that follow 
 began after it, once all that was executed before it has been read, and no statement was about the table (I8).
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
 from relay.config.protection import ColumnRules
 from relay.gtid import GtidSet
 from relay.mysql_dialect.altered import Shape, altered, created
+from relay.mysql_dialect.kept_values import keeps_values
 from relay.mysql_dialect.protection import published_columns, rules_of
 from relay.mysql_dialect.statement_text import without_values
 from relay.mysql_dialect.statements import Classified, Kind, Name
@@ -31,12 +32,18 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class AppliedStatement:
-    """A statement as it is published. ``kind``: such as ``ALTER``. ``tables``: the relayed ones that it changes."""
+    """A statement as it is published. ``kind``: such as ``ALTER``. ``tables``: the relayed ones that it changes.
+
+    ``unseen``: those whose rows may be others now, though no change shows it, each with the reason. ``rereads``: a
+    snapshot reads them again.
+    """
 
     kind: str
     sql: str
     text: StatementText
     tables: tuple[AlteredTable, ...]
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    rereads: bool = False
 
     @property
     def size(self) -> int:
@@ -49,7 +56,7 @@ class AppliedStatement:
     ) -> SchemaChange:
         """Return its record. ``name``: the event id. ``committed_at``: microseconds."""
         what = (self.kind, source, database, self.sql, self.text, self.tables)
-        return SchemaChange(name, *what, token, gtid, committed_at)
+        return SchemaChange(name, *what, token, gtid, committed_at, tuple(self.unseen) if self.rereads else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,8 @@ class FollowedTables:
 
     ``database``: as in the names of statements. ``is_relayed``: whether a table of it is. ``rules``: the rules of a
     table's protected columns. ``text``: whether a text column without a character set is text, see `Shape`.
-    ``hides_values``: publish statements without their values, which may be values of protected columns.
+    ``hides_values``: publish statements without their values, which may be values of protected columns. ``rereads``:
+    read tables again whose rows have changed unseen.
     """
 
     def __init__(
@@ -80,12 +88,16 @@ class FollowedTables:
         text: Callable[[], bool | None],
         *,
         hides_values: bool = False,
+        rereads: bool = False,
     ) -> None:
         self._database = database
         self._is_relayed = is_relayed
         self.rules = rules
         self._text = text
         self._hides_values = hides_values
+        self._rereads = rereads
+        # What the open statement says of relayed tables, as in `AppliedStatement`.
+        self._unseen: dict[str, str] = {}
         self._known: dict[str, _Known] = {}
         # What was known at `keep` of the tables that have changed since; None where that was nothing.
         self._before: dict[str, _Known | None] = {}
@@ -115,7 +127,10 @@ class FollowedTables:
 
     def read(self, table: Table) -> None:
         """Rows with this layout are read. Only needed if it is not among `layouts`."""
-        self._set(table.name, _Known(Shape(table.columns, table.primary), "rows"))
+        known = self._known.get(table.name)
+        is_same = known is not None and known.shape is not None and known.shape.columns == table.columns
+        types = known.shape.types if known is not None and known.shape is not None and is_same else {}
+        self._set(table.name, _Known(Shape(table.columns, table.primary, types=types), "rows"))
         self.layouts[table.name] = table
 
     def look(self, now: TablesNow) -> None:
@@ -134,7 +149,9 @@ class FollowedTables:
         if began_at >= now.at + 1 and executed.contains(now.executed):  # I8
             for name, shape in now.tables.items():
                 if name not in self._before:
-                    self._known.setdefault(name, _Known(shape, "database"))
+                    known = self._known.setdefault(name, _Known(shape, "database"))
+                    if known.shape is not None and known.shape.columns == shape.columns:
+                        self._known[name] = replace(known, shape=replace(known.shape, types=shape.types))
             self._now = None
             return
         about = _names(said)
@@ -163,13 +180,15 @@ class FollowedTables:
             # I8: a server may ignore the case of names, and then it is the same table.
             if name.lower() in about and name not in about[name.lower()]:
                 self._set(name, None)
+        self._unseen = {}
         tables = self._apply(said, sql, sql_mode, existing)
         if not tables:
             return None
         kind = "INDEX" if said.indexed is not None else "ALTER" if said.kind is Kind.CHANGE else said.kind.value.upper()
+        text = StatementText.COMPLETE
         if self._hides_values:
-            return AppliedStatement(kind, without_values(sql, sql_mode), StatementText.WITHOUT_VALUES, tuple(tables))
-        return AppliedStatement(kind, sql, StatementText.COMPLETE, tuple(tables))
+            sql, text = without_values(sql, sql_mode), StatementText.WITHOUT_VALUES
+        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, self._rereads)
 
     def _apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str]) -> list[AlteredTable]:
         """Return the relayed tables that a statement changes, in its order."""
@@ -223,8 +242,11 @@ class FollowedTables:
             moved = self._known.get(old) if is_here else None
             if is_here:
                 self._set(old, _GONE)
+                self._unseen.pop(old, None)
             if stays:
                 self._set(new, moved)
+                if self._is_relayed(new):
+                    self._unseen[new] = f"has the rows of {old} now"  # I7
             if (is_here and self._is_relayed(old)) or (stays and self._is_relayed(new)):
                 was = old if is_here else f"{old_database}.{old}"
                 now = new if stays else f"{new_database}.{new}"
@@ -234,6 +256,10 @@ class FollowedTables:
     def _alter(self, said: Classified, sql: str, sql_mode: int) -> list[AlteredTable]:
         (_, name), before = said.tables[0], self._known.get(said.tables[0][1])
         changed = self._each(said.tables[:1], lambda before: self._altered(before, sql, sql_mode))
+        shape = before.shape if before is not None else None
+        types = shape.types if shape is not None and (self._text() if shape.text is None else shape.text) else {}
+        if changed and not keeps_values(types, sql, sql_mode):
+            self._unseen[name] = "may have other values now"  # I7
         renamed = self._rename(said)
         if not renamed or said.tables[0][0] != self._database:
             return changed or renamed

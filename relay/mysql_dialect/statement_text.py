@@ -159,6 +159,15 @@ def parts_of(words: Sequence[Token]) -> list[list[Token]]:
     return [part for part in parts if part]
 
 
+def without_column(rest: Sequence[Token]) -> tuple[Sequence[Token], bool]:
+    """Return what follows ``COLUMN`` and ``IF [NOT] EXISTS``, and whether ``IF`` was there."""
+    at = 1 if rest[0].is_word("COLUMN") else 0
+    start = at
+    while rest[at].is_word("IF", "NOT", "EXISTS"):
+        at += 1
+    return rest[at:], at > start
+
+
 def with_plain_blanks(sql: str, sql_mode: int) -> str:
     """Return a statement from a character set of single bytes, in which a no-break space separates words as well."""
     return "".join(

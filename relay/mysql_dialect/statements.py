@@ -16,13 +16,6 @@ Name = tuple[str, str]
 """Database and table. A name without a database gets the one in which the statement was executed."""
 
 
-UNSEEN_ROWS = (
-    "%s: table %s has the rows of %s now, and no change shows them: unless a copy has the same ones, as after an "
-    "online schema change, take a snapshot of the table with `relay snapshot`"
-)
-"""The warning of a rename that gives a relayed table other rows: where, the new name and the old one."""
-
-
 class Kind(Enum):
     TRUNCATE = "truncate"
     DROP = "drop"

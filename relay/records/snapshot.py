@@ -80,9 +80,10 @@ class SegmentCheckpoint(StoredRecord):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(StoredRecord):
-    """A snapshot that a person wants. ``tables``: sorted; empty: all. Times are seconds since the epoch.
+    """A snapshot that is wanted. ``tables``: sorted; empty: all. Times are seconds since the epoch.
 
-    ``stopped``: it is not to go on, or not to begin, until it is resumed.
+    ``stopped``: it is not to go on, or not to begin, until it is resumed. ``after``: it begins later than this. Not 0:
+    a statement made it, and no person, and its table may be gone since.
     """
 
     source: str
@@ -91,6 +92,7 @@ class SnapshotRequest(StoredRecord):
     requested_at: float
     stopped: bool = False
     updated_at: float = 0.0
+    after: int = 0
 
     @classmethod
     def new(cls, source: str, tables: Iterable[str], now: float) -> SnapshotRequest:

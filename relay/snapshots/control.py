@@ -97,8 +97,15 @@ def waiting(control: SnapshotControl | None, facts: Facts) -> list[SnapshotReque
 def _fulfils(request: SnapshotRequest, other: SnapshotRequest, tables: Set[str]) -> bool:
     """Whether ``other`` asks for the snapshot of ``request``, which has not begun yet."""
     if not request.tables:
-        return set(other.tables) <= tables
+        return set(other.tables) <= tables or other.after > 0
+    if request.after and other.after:
+        return not other.stopped
     return bool(other.tables) and set(other.tables) <= set(request.tables) and not other.stopped
+
+
+def _has_tables(request: SnapshotRequest, facts: Facts) -> bool:
+    """Whether the tables of a request can be read; a snapshot finds out what is left of the one of a statement."""
+    return request.after > 0 or set(request.tables) <= facts.tables
 
 
 def is_due(control: SnapshotControl | None, facts: Facts) -> bool:
@@ -108,7 +115,7 @@ def is_due(control: SnapshotControl | None, facts: Facts) -> bool:
 
 def is_settled(control: SnapshotControl | None, facts: Facts) -> bool:
     """Whether no snapshot is running, due or requested, except ones that are stopped or wait for their tables."""
-    if is_due(control, facts) or any(set(each.tables) <= facts.tables for each in waiting(control, facts)):
+    if is_due(control, facts) or any(_has_tables(each, facts) for each in waiting(control, facts)):
         return False
     return not is_running(control) or is_stopped(control, facts.requests)
 
@@ -135,7 +142,7 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
         after = control.after if control is not None and again_of(control) else 0  # I7: its end deletes their rows
         after = max(after, facts.last_timestamp if facts.gaps else 0)
         return WriteControl(planned(control, facts.gaps, after, facts.now))
-    request = next((each for each in waiting(control, facts) if set(each.tables) <= facts.tables), None)
+    request = next((each for each in waiting(control, facts) if _has_tables(each, facts)), None)
     if is_running(control) and not (request and is_stopped(control, facts.requests)):
         assert control is not None
         return _begun(control, facts) if control.state is ShardState.PLANNED else _ended(control, facts)
@@ -151,9 +158,12 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
         return WriteControl(requested(control, added, (), facts.gaps, after, facts.now), said=(said,))
     if request is None:
         return Wait()
-    ids = [each.id for each in facts.requests if _fulfils(request, each, facts.tables)]
-    said = f"a snapshot of {request.subject} was requested"
-    return WriteControl(requested(control, request.tables, ids, facts.gaps, after, facts.now), said=(said,))
+    served = [each for each in facts.requests if _fulfils(request, each, facts.tables)]
+    after = max(after, *(each.after for each in served))  # I7: a READ has to replace what was before the statement
+    wanted = sorted({table for each in served for table in each.tables}) if request.tables else ()
+    said = f"a snapshot of {replace(request, tables=tuple(wanted)).subject} was requested"
+    ids = [each.id for each in served]
+    return WriteControl(requested(control, wanted, ids, facts.gaps, after, facts.now), said=(said,))
 
 
 def planned(before: SnapshotControl | None, gaps: Set[str], after: int, now: float) -> SnapshotControl:

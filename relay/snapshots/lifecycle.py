@@ -166,7 +166,7 @@ class Snapshots:
     def _warn_of_unknown_tables(self, control: SnapshotControl | None, facts: Facts) -> None:
         for request in waiting(control, facts):
             unknown = set(request.tables) - facts.tables
-            if unknown and request.id not in self._unknown:
+            if unknown and not request.after and request.id not in self._unknown:
                 self._unknown.add(request.id)
                 log.warning(
                     "source %s: the requested snapshot %s waits, because this worker does not read table %s: restart "

@@ -263,7 +263,8 @@ class ShardEvents:
         executed = parse(transaction.executed or self.position.executed)
         transaction.emptied += emptied_tables(parsed, tables, self.shard, self.settings, statement, at, executed)
         if (applied := tables.followed.apply(parsed, statement, 0)) is not None:
-            transaction.statements.append(applied)
+            seen = {table: why for table, why in applied.unseen.items() if self.settings.shows(table)}
+            transaction.statements.append(replace(applied, unseen=seen))
 
     def _fields(self, event: pb.VEvent) -> None:
         if not event.field_event.is_internal_table:

@@ -206,6 +206,7 @@ class VitessSource(SqlSource):
             self.config.rules,
             lambda: self._text,
             hides_values=bool(self.config.protect),
+            rereads=self.config.on_alter == "resnapshot",
         )
         ask = partial(collations, self._vtgate, keyspace, self.config.tablet_type)
         moved = partial(moved_to, self._vtgate)

@@ -6,9 +6,9 @@ from dataclasses import replace
 from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.mysql_dialect.statement_text import shown
-from relay.mysql_dialect.statements import UNSEEN_ROWS, Classified, Kind
+from relay.mysql_dialect.statements import Classified, Kind
 from relay.mysql_dialect.tables import Table
-from relay.vitess.settings import INTERNAL, VStreamSettings
+from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 
@@ -41,17 +41,12 @@ def emptied_tables(
     at: str,
     executed: GtidSet,
 ) -> list[Table]:
-    """Return the layouts of the tables that a statement empties. Warns of renames, and of a table without layout.
+    """Return the layouts of the tables that a statement empties. Warns of a table without layout.
 
     Without its layout nothing about a table can be published. ``at``: the position of the statement. ``executed``:
     before it. Raises ``Unavailable``.
     """
     place = shard.qualified
-    for (_, old), new in parsed.renamed:
-        # A table that Vitess has altered online takes the place of another one, and what it restores takes none.
-        is_altered = old.startswith(INTERNAL) and new in parsed.tables
-        if settings.shows(new[1]) and not is_altered:
-            log.warning(UNSEEN_ROWS, place, new[1], old)
     found = []
     is_removed = parsed.kind is not Kind.TRUNCATE and not parsed.replaces
     for _, name in parsed.emptied:

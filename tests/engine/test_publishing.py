@@ -12,7 +12,7 @@ from relay.engine.repeated_aborts import RepeatedAborts
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced, TooSlow
-from relay.records import Shard, ShardCheckpoint, ShardListing, ShardState, StreamId
+from relay.records import Shard, ShardCheckpoint, ShardListing, ShardState, SnapshotRequest, StreamId
 from relay.source import Page
 from relay.token import EventToken
 from tests.clock import Clock
@@ -359,6 +359,34 @@ def test_statements_are_committed_with_the_checkpoint_after_them_and_again_after
     assert positions(bench) == [{"sequence": 2}]
     (value,) = bench.broker.on("shop.ddl")
     assert json.loads(value or b"")["statement"] == "ALTER TABLE t"
+
+
+def test_snapshots_are_requested_in_the_transaction_of_the_statement_that_needs_them_and_once() -> None:
+    """I3, I7: by whoever reads the shard, so that nobody who lost it requests them once more."""
+    bench = Bench()
+    token = EventToken(1000, "shop/d/-", "MariaDB/0-1-2")
+    made = SchemaChange(
+        "0123456789ab", "ALTER", "shop", "d", "ALTER TABLE t", StatementText.COMPLETE, (), token, "2", 5, ("t", "u")
+    )
+    shard = bench.shard()
+    bench.publishing.page(shard, page(1))
+    bench.publishing.page(shard, Page(Shard("s"), [], {"sequence": 2}, token, 1.0, 0.0, schema_changes=[made]))
+    bench.broker.fails.append(Aborted("a rebalance"))
+    with pytest.raises(Aborted):
+        bench.publishing.commit()
+    assert bench.broker.transactions == []
+    bench.publishing.again(Aborted("a rebalance"))
+    bench.publishing.commit()
+    assert bench.broker.fenced_by == [[partition_of(shard.key)]]
+    *requests, checkpoint = bench.broker.on("shop.checkpoints")
+    found = [SnapshotRequest.from_json(value or b"") for value in requests]
+    assert [(each.source, each.tables, each.after) for each in found] == [
+        ("shop", ("t",), 1000),
+        ("shop", ("u",), 1000),
+    ]
+    assert len({each.key for each in found}) == 2
+    assert {partition_of(each.key) for each in found} == {partition_of(shard.key)}
+    assert json.loads(checkpoint or b"")["position"] == {"sequence": 2}
 
 
 def test_a_listing_that_is_too_large_for_a_record_is_not_written() -> None:

@@ -338,3 +338,55 @@ def test_a_table_that_was_there_when_it_is_created_was_removed_without_a_stateme
         followed.apply(sql)
         assert gone(plain) == [], sql
         followed.apply(plain)
+
+
+def unseen(followed: Followed, sql: str, sql_mode: int = 1 << 21) -> dict[str, str]:
+    """Return the relayed tables whose rows a statement of a strict session may have changed unseen, with the reason."""
+    applied = followed.tables.apply(classify(sql, "shop"), sql, sql_mode)
+    followed.tables.keep()
+    return {} if applied is None else dict(applied.unseen)
+
+
+MAY_DIFFER = {"items": "may have other values now"}
+
+
+def test_a_statement_that_brings_rows_or_changes_their_values_is_told_from_one_that_keeps_them() -> None:
+    """I7."""
+    followed = Followed()
+    assert unseen(followed, "ALTER TABLE items ADD n INT, ADD INDEX (n)") == {}
+    assert unseen(followed, "ALTER TABLE items ADD n INT DEFAULT 5") == MAY_DIFFER
+    assert unseen(followed, "ALTER TABLE other ADD n INT DEFAULT 5") == {}
+    assert unseen(followed, "RENAME TABLE other TO new, items TO old") == {"new": "has the rows of other now"}
+    assert unseen(followed, "RENAME TABLE new TO old, other TO new, new TO x") == {}
+    assert unseen(followed, "ALTER TABLE other ADD n INT DEFAULT 5, RENAME new") == {"new": "has the rows of other now"}
+    assert unseen(followed, "DROP TABLE items") == unseen(followed, "TRUNCATE new") == {}
+
+
+def test_a_column_is_known_to_keep_its_values_only_while_its_type_is_known() -> None:
+    """I7, I8."""
+    followed = Followed()
+    types = {"id": "bigint(20)", "name": "varchar(20)", "ssn": "char(9)"}
+    shape = Shape(tuple(ITEMS), ("id",), types=types)
+    followed.read()
+    followed.tables.keep()
+    followed.tables.look(TablesNow({"items": shape}, parse("MariaDB/0-1-5"), 1000.0))
+    wider = "ALTER TABLE items MODIFY name VARCHAR(30)"
+    followed.tables.begin(classify(wider, "shop"), parse("MariaDB/0-1-5"), 1002)
+    assert unseen(followed, wider) == {}
+    assert unseen(followed, "ALTER TABLE items MODIFY name VARCHAR(20)") == MAY_DIFFER
+    followed.read()
+    assert unseen(followed, "ALTER TABLE items MODIFY name VARCHAR(20)") == {}
+    assert unseen(followed, wider, 0) == MAY_DIFFER
+    assert unseen(followed, "ALTER TABLE items RENAME COLUMN name TO n, RENAME COLUMN ssn TO name") == MAY_DIFFER
+    assert unseen(followed, "ALTER TABLE items MODIFY n TEXT, MODIFY name CHAR(9)") == {}
+    assert unseen(followed, "ALTER TABLE items ADD SYSTEM VERSIONING") == {}  # which the relay refuses
+    followed.read()
+    assert unseen(followed, "ALTER TABLE items MODIFY ssn CHAR(9)") == MAY_DIFFER
+
+
+def test_text_that_may_have_become_binary_is_not_known_to_keep_its_values() -> None:
+    """I7."""
+    followed = Followed(text=None)
+    created = "CREATE TABLE items (id INT PRIMARY KEY, name VARCHAR(9) CHARACTER SET utf8mb4)"
+    assert unseen(followed, created) == {}
+    assert unseen(followed, "ALTER TABLE items MODIFY name VARCHAR(9)") == MAY_DIFFER

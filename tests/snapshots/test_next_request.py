@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from relay.kafka.checkpoints import partition_of
-from relay.records import PRUNE_AFTER, CommittedRecords, Gap, Plan, ShardState, SnapshotControl, SnapshotPart, StreamId
+from relay.records import (
+    PRUNE_AFTER,
+    CommittedRecords,
+    Gap,
+    Plan,
+    ShardState,
+    SnapshotControl,
+    SnapshotPart,
+    SnapshotRequest,
+    StreamId,
+)
 from relay.snapshots.control import is_unread, repaired_by, restarted, unfinished_repairs
 from relay.stream.pruning import replaced
 from tests.snapshots.snapshotting import TABLES, Snapshotting
@@ -216,3 +226,52 @@ def test_the_stream_that_follows_and_a_reset_leave_a_requested_snapshot_to_its_r
     again = restarted(relay.view.of(stream), relay.view.requests_of("shop"), reset, 0)
     assert again is not None
     assert again.gaps == tuple(sorted(["skipped", reset.id]))
+
+
+def of_statement(*tables: str, after: int) -> SnapshotRequest:
+    return SnapshotRequest("shop", f"{after}-{tables[0]}", tables, float(after), after=after)
+
+
+def test_the_tables_that_statements_have_changed_are_read_together_and_later_than_the_last_of_the_statements() -> None:
+    """I7: a READ replaces no change of its own time, and the rows have the values from before the statement."""
+    relay = Snapshotting()
+    asked = [of_statement("small", after=100_020), of_statement("large", after=100_040)]
+    for request in asked:
+        relay.write(request)
+    relay.now = 100_040.0
+    other = relay.ask("small", "large")
+    stopped = of_statement("small", after=100_050).changed(stopped=True, now=relay.now)
+    relay.write(stopped)
+    relay.begin()
+    assert relay.control.tables == ("large", "small")
+    assert relay.control.as_of > 100_040
+    assert set(relay.control.requests) == {each.id for each in asked}
+    relay.end()
+    relay.tidy()
+    relay.begin()
+    assert relay.control.requests == (other.id,)
+
+
+def test_the_request_of_a_statement_ends_even_if_its_table_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """I10: nobody would withdraw it."""
+    relay = Snapshotting()
+    request = of_statement("dropped", after=100_020)
+    relay.write(request)
+    assert not relay.snapshots.is_settled()
+    assert relay.step() == "planned"
+    assert relay.until() == "reading"
+    relay.end()
+    assert relay.snapshots.fulfilled() == [request.key]
+    relay.tidy()
+    assert relay.snapshots.is_settled()
+    assert "does not read table" not in caplog.text
+
+
+def test_a_snapshot_of_all_tables_fulfils_the_requests_of_statements() -> None:
+    relay = Snapshotting()
+    whole = relay.ask()
+    request = of_statement("small", after=100_090)
+    relay.write(request)
+    relay.begin()
+    assert (relay.control.tables, set(relay.control.requests)) == (None, {whole.id, request.id})
+    assert relay.control.as_of > 100_090

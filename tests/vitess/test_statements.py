@@ -68,7 +68,10 @@ def test_a_table_that_was_relayed_and_dropped_while_the_relay_was_down_is_trunca
 @pytest.mark.parametrize(
     ("statement", "warning"),
     [
-        (f"RENAME TABLE `customer` TO `{HELD}`, `{SWAPPED}` TO `customer`, `{HELD}` TO `{SWAPPED}`", None),
+        (
+            f"RENAME TABLE `customer` TO `{HELD}`, `{SWAPPED}` TO `customer`, `{HELD}` TO `{SWAPPED}`",
+            f"table customer has the rows of {SWAPPED} now",
+        ),
         (f"rename table {HELD} to {SWAPPED}", None),
         ("create table if not exists customer (id bigint primary key)", None),
         ("create or replace table third (id bigint primary key)", None),
