@@ -332,7 +332,9 @@ class Publishing:
             at, after = change.committed_at / 1_000_000, change.token.timestamp
             names = (f"{after}-{change.event_id[:8]}{number:x}" for number in count())
             for table in change.reread:
-                made = (SnapshotRequest(change.source, name, (table,), at, False, at, after) for name in names)
+                made = (
+                    SnapshotRequest(change.source, name, (table,), at, updated_at=at, after=after) for name in names
+                )
                 request = next(each for each in made if partition_of(each.key) == place)
                 self.record(request.key, request.to_json())
 

@@ -307,7 +307,8 @@ class _Alteration:
             raise _NotUnderstood
         types = {self._renamed.get(name.lower(), name): type_ for name, type_ in self._before.types.items()}
         types |= {each.column.name: each.type for each in (*self._changed.values(), *self._placed)}
-        return Shape(tuple(columns), self._primary_of(there), self._text, types)
+        kept = {column.name: types[column.name] for column in columns if column.name in types}
+        return Shape(tuple(columns), self._primary_of(there), self._text, kept)
 
     def _primary_of(self, there: dict[str, str]) -> tuple[str, ...]:
         if self._primary is not None:

@@ -127,9 +127,8 @@ class FollowedTables:
 
     def read(self, table: Table) -> None:
         """Rows with this layout are read. Only needed if it is not among `layouts`."""
-        known = self._known.get(table.name)
-        is_same = known is not None and known.shape is not None and known.shape.columns == table.columns
-        types = known.shape.types if known is not None and known.shape is not None and is_same else {}
+        shape = self._known.get(table.name, _GONE).shape
+        types = shape.types if shape is not None and shape.columns == table.columns else {}
         self._set(table.name, _Known(Shape(table.columns, table.primary, types=types), "rows"))
         self.layouts[table.name] = table
 
@@ -256,7 +255,7 @@ class FollowedTables:
     def _alter(self, said: Classified, sql: str, sql_mode: int) -> list[AlteredTable]:
         (_, name), before = said.tables[0], self._known.get(said.tables[0][1])
         changed = self._each(said.tables[:1], lambda before: self._altered(before, sql, sql_mode))
-        shape = before.shape if before is not None else None
+        shape = (before or _GONE).shape
         types = shape.types if shape is not None and (self._text() if shape.text is None else shape.text) else {}
         if changed and not keeps_values(types, sql, sql_mode):
             self._unseen[name] = "may have other values now"  # I7

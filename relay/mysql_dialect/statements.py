@@ -42,7 +42,8 @@ class Classified:
     ``replaces``: a CREATE OR REPLACE, which leaves the table empty. ``indexed``: the table that an OTHER statement,
     CREATE INDEX or DROP INDEX, is about; ``drops_primary``: it drops the primary key. ``copied``: the table that a
     CREATE TABLE names after LIKE. ``if_absent``: a CREATE TABLE that does nothing if there is such a table already.
-    ``creates``: a CHANGE that creates its table, with rows that are elsewhere.
+    ``creates``: a CHANGE that creates its table, with rows that are elsewhere. ``repairs``: a CHANGE only in an engine
+    that has REPAIR TABLE.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class Classified:
     if_absent: bool = False
     drops_primary: bool = False
     creates: bool = False
+    repairs: bool = False
 
     @property
     def about(self) -> tuple[Name, ...]:
@@ -250,7 +252,9 @@ def _read(reader: StatementScanner) -> Classified | None:
     if first.is_word("REPAIR"):  # I1: without the rows that it cannot find, in an engine that has it
         reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
         names = tuple(reader.names()) if reader.skip("TABLE", "TABLES") else ()
-        return Classified(Kind.CHANGE, names, names=names) if names else _object(reader)
+        while reader.skip("QUICK", "EXTENDED"):
+            continue
+        return Classified(Kind.CHANGE, names, names=names, repairs=reader.is_at_end) if names else _object(reader)
     if first.is_word("ANALYZE"):  # a table, or a statement, which it executes
         reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
         return Classified(Kind.OTHER) if reader.now.is_word("TABLE", "TABLES") else reader.unknown()

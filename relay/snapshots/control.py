@@ -94,10 +94,10 @@ def waiting(control: SnapshotControl | None, facts: Facts) -> list[SnapshotReque
     return found
 
 
-def _fulfils(request: SnapshotRequest, other: SnapshotRequest, tables: Set[str]) -> bool:
+def _fulfils(request: SnapshotRequest, other: SnapshotRequest, facts: Facts) -> bool:
     """Whether ``other`` asks for the snapshot of ``request``, which has not begun yet."""
     if not request.tables:
-        return set(other.tables) <= tables or other.after > 0
+        return _has_tables(other, facts)
     if request.after and other.after:
         return not other.stopped
     return bool(other.tables) and set(other.tables) <= set(request.tables) and not other.stopped
@@ -158,7 +158,7 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
         return WriteControl(requested(control, added, (), facts.gaps, after, facts.now), said=(said,))
     if request is None:
         return Wait()
-    served = [each for each in facts.requests if _fulfils(request, each, facts.tables)]
+    served = [each for each in facts.requests if _fulfils(request, each, facts)]
     after = max(after, *(each.after for each in served))  # I7: a READ has to replace what was before the statement
     wanted = sorted({table for each in served for table in each.tables}) if request.tables else ()
     said = f"a snapshot of {replace(request, tables=tuple(wanted)).subject} was requested"

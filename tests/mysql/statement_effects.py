@@ -23,6 +23,8 @@ TABLES = {
         "INSERT @h VALUES (1, 1), (2, 2)",
     ),
     "bare": (f"CREATE TABLE @bare (id INT, v INT) PARTITION BY RANGE (id) {_PARTS}", "INSERT @bare VALUES (1, 1)"),
+    "m": ("CREATE TABLE @m (id INT PRIMARY KEY, v INT) ENGINE=MyISAM", "INSERT @m VALUES (1, 1)"),
+    "older": ("CREATE TABLE @older (id INT PRIMARY KEY, v INT)", "INSERT @older VALUES (1, 1)", "DO SLEEP(2)"),
     "empties": ("CREATE PROCEDURE @empties() TRUNCATE @t",),
 }
 """The statements that make a table, or a procedure, before one that names it. There always is ``t``."""
@@ -76,6 +78,7 @@ BOTH: dict[str, Effect] = {
             "OPTIMIZE TABLE @t, @u",
             "ANALYZE TABLE @t",
             "CHECK TABLE @t",
+            "REPAIR TABLE @older QUICK",
             "CALL @empties()",
             "INSERT INTO @t VALUES (1, 5) ON DUPLICATE KEY UPDATE v = 9",
             "INSERT IGNORE INTO @t SELECT id + 5, v FROM @u",
@@ -109,8 +112,8 @@ BOTH: dict[str, Effect] = {
             "ALTER TABLE @p TRUNCATE PARTITION ALL",
             "ALTER TABLE @p EXCHANGE PARTITION low WITH TABLE @x",
             "ALTER TABLE @p REPAIR PARTITION low",
-            "REPAIR TABLE @t",
-            "REPAIR TABLE @u, @t QUICK EXTENDED",
+            "REPAIR TABLE @m",
+            "REPAIR TABLE @older, @m QUICK EXTENDED",
             "REPAIR TABLE @t USE_FRM",
         ),
         Effect.REFUSED,

@@ -5,6 +5,7 @@
 
 from relay.mysql.binlog import events
 from relay.mysql.binlog.known_tables import Wanted
+from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import NotCarried
 from relay.mysql_dialect.statement_text import shown
 from relay.mysql_dialect.statements import Classified
@@ -15,6 +16,11 @@ UNSEEN_TRIGGERS = (
 )
 SYSTEM = ("", "mysql", "sys")
 """Databases whose changes, logged as statements, are not to relayed tables; "" for a word without one."""
+
+_ENGINE = (
+    "SELECT ENGINE, UNIX_TIMESTAMP(CREATE_TIME) FROM information_schema.TABLES"
+    " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
+)
 
 
 def unprepared_xa(place: events.BinlogPlace, table: str, most: int) -> NotCarried:
@@ -39,6 +45,20 @@ def touched(database: str, said: Classified, relayed: Wanted) -> str | None:
         schemas = (database, *(schema for schema, _ in said.names))
         return next((f"tables of {schema}" for schema in schemas if relayed(schema, "")), None)
     return next((f"{schema}.{table}" for schema, table in said.names if relayed(schema or database, table)), None)
+
+
+def repairs_nothing(server: ServerConnection, database: str, said: Classified, relayed: Wanted, at: int) -> bool:
+    """Whether a REPAIR TABLE was about no relayed table that any engine but InnoDB has had since, which lacks it.
+
+    ``at``: seconds, when it began. Raises ``Unavailable``.
+    """
+    server.execute("SET SESSION time_zone = '+00:00'")  # in which the times of tables are shown
+    for schema, table in said.tables:
+        if relayed(schema or database, table):
+            found = server.execute(_ENGINE, (schema or database, table))
+            if [engine for engine, made in found if made is not None and float(made) < at] != ["InnoDB"]:  # I1
+                return False
+    return True
 
 
 def statement(place: events.BinlogPlace, sql: str, said: Classified, table: str) -> NotCarried:

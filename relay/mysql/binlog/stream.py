@@ -327,9 +327,13 @@ class BinlogEvents:
             if said.kind is Kind.ROLLBACK:
                 self._commit(out)
             return
-        if said.kind is Kind.CHANGE:
+        nothing = said.repairs and refusals.repairs_nothing(
+            self._server, database, said, self._tables.relayed, timestamp
+        )
+        if said.kind is Kind.CHANGE and not nothing:
             self._refuse(sql, database, said)
-        out.append(statement)
+        if not nothing:
+            out.append(statement)
         if said.kind is Kind.CREATE and not self._server.is_mariadb:
             last = [token.text.upper() for token in tokens(sql, sql_mode)][-2:]
             if last == ["START", "TRANSACTION"]:  # I1: not if a comment ends so, after which no rows follow
