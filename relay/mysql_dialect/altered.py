@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from relay.mysql_dialect.kept_values import type_of
+from relay.mysql_dialect.kept_values import INDEXES, type_of
 from relay.mysql_dialect.statement_text import (
     Token,
     after_table,
@@ -28,7 +28,6 @@ from relay.types.sql import Defined, Form, named
 
 # fmt: off
 # How the parts of a statement start that concern neither columns nor the primary key.
-_INDEXES = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK")
 _HARMLESS = (
     "ALTER", "ORDER", "ENGINE", "AUTO_INCREMENT", "COMMENT", "ALGORITHM", "LOCK", "FORCE", "ENABLE", "DISABLE",
     "ROW_FORMAT", "KEY_BLOCK_SIZE", "MAX_ROWS", "MIN_ROWS", "AVG_ROW_LENGTH", "CHECKSUM", "PACK_KEYS",
@@ -203,12 +202,12 @@ class _Alteration:
     def _add(self, rest: Sequence[Token]) -> None:
         if rest[0].is_word("CONSTRAINT"):
             # Its name may be left out.
-            rest = rest[1:] if rest[1].is_word("PRIMARY", *_INDEXES) else rest[2:]
+            rest = rest[1:] if rest[1].is_word("PRIMARY", *INDEXES) else rest[2:]
         if rest[0].is_word("PRIMARY"):
             at = next(at for at, word in enumerate(rest) if is_sign(word, "("))
             self._primary = [part[0].text for part in parts_of(rest[at + 1 : closing(rest, at)])]
             return
-        if rest[0].is_word("PARTITION", *_INDEXES):
+        if rest[0].is_word("PARTITION", *INDEXES):
             return
         if rest[0].is_word("PERIOD", "SYSTEM", "LIKE"):
             raise _NotUnderstood
@@ -251,7 +250,7 @@ class _Alteration:
         if rest[0].is_word("PRIMARY"):
             self._drops_primary = True
             return
-        if rest[0].is_word("CONSTRAINT", "PARTITION", *_INDEXES):
+        if rest[0].is_word("CONSTRAINT", "PARTITION", *INDEXES):
             names = [word.text.upper() for word in rest[1:] if not word.is_word("IF", "EXISTS")]
             self._drops_primary = self._drops_primary or names[:1] == ["PRIMARY"]
             return

@@ -6,8 +6,7 @@ An ALTER logs no rows. So what it converts, fills in, drops or renames is in no 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from relay.mysql_dialect.statement_text import (
     ANSI_QUOTES,
@@ -24,10 +23,7 @@ from relay.mysql_dialect.statement_text import (
 )
 from relay.types.sql import TYPES
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_INDEXES = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK")
+INDEXES = ("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK")
 _OPTIONS = (
     *("ALGORITHM", "LOCK", "AUTO_INCREMENT", "ROW_FORMAT"),
     *("STATS_PERSISTENT", "STATS_AUTO_RECALC", "STATS_SAMPLE_PAGES"),
@@ -157,13 +153,13 @@ def _is_harmless(part: Sequence[Token]) -> bool:
         return False
     if part[0].is_word("ADD") and part[1].is_word("CONSTRAINT"):
         # Its name may be left out.
-        return any(word.is_word(*_INDEXES) for word in part[2:4])
+        return any(word.is_word(*INDEXES) for word in part[2:4])
     if part[0].is_word("ADD") and part[1].is_word("PARTITION"):
         return is_sign(part[2], "(") or part[2].is_word("PARTITIONS")
     if part[0].is_word("ADD"):
-        return part[1].is_word(*_INDEXES)
+        return part[1].is_word(*INDEXES)
     if part[0].is_word("DROP"):
-        return part[1].is_word("CONSTRAINT", *_INDEXES)
+        return part[1].is_word("CONSTRAINT", *INDEXES)
     if part[0].is_word("RENAME"):
         return part[1].is_word("INDEX", "KEY")
     if part[0].is_word("ALTER"):

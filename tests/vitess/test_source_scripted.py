@@ -82,6 +82,24 @@ def test_a_restarted_stream_keeps_what_the_checkpoints_before_it_promise() -> No
         assert change.token.timestamp == lowest(promises)
 
 
+@pytest.mark.parametrize(("on_alter", "reread"), [("warn", ()), ("resnapshot", ("customer",))])
+def test_a_table_that_an_online_change_replaces_is_warned_of_or_read_again(
+    on_alter: str, reread: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """I7: its rows may have other values, and no change shows them."""
+    log = Log()
+    log.add(*new(1))
+    held, swapped = (f"_vt_{kind}_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_" for kind in ("hld", "vrp"))
+    log.add(statement=f"RENAME TABLE customer TO {held}, {swapped} TO customer, {held} TO {swapped}")
+    with (
+        source_of(log, [], ["customer"], on_alter=on_alter) as source,
+        closing(source.open(Opening(Shard("0"), START))) as reader,
+    ):
+        (made,) = until(reader, lambda page: bool(page.schema_changes))[-1].schema_changes
+    assert made.reread == reread
+    assert ("`relay snapshot CONFIG s customer`" in caplog.text) == (on_alter == "warn")
+
+
 def test_a_table_whose_vindex_cannot_be_looked_up_is_not_read() -> None:
     """I2: its rows would go to the partitions of their primary keys."""
     columns = (Column("id", "long"), Column("owner", "long"))
