@@ -1,5 +1,9 @@
 """Reads a table in chunks of its primary key: the statements, and the decoding of what they select.
 
+The server reads the rows of the chunk, not those before and behind it, whatever the key is of. So members of ENUM and
+SET are listed, since it finds them by equality alone. It does not know that an index of first characters is in order,
+so a chunk of such an index ends at a row that it is asked for first.
+
 A row has the same values, byte for byte, as in the binlog (I8): ``relay.types.sql`` lists them. So a column is
 selected in a form that loses nothing: text and bytes as they are stored, FLOAT as DOUBLE, TIMESTAMP in UTC.
 """
@@ -9,17 +13,18 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from relay.avro.columns import shortest
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql.errors import NotCarried
+from relay.mysql.indexes import PRIMARY, Index, Part, indexes_of
 from relay.mysql_dialect.compiled_changes import Cell
 from relay.mysql_dialect.definitions import Definition, definitions, text_of
-from relay.mysql_dialect.members import sets_by_text
+from relay.mysql_dialect.members import members, sets_by_text
 from relay.mysql_dialect.printed import Printed, printed, printed_text
 from relay.mysql_dialect.tables import Row
 from relay.types.sql import Form, defined
@@ -36,12 +41,6 @@ COLUMNS = (
 )
 """Selects name, type, character set and collation of the columns of a table."""
 
-KEY = (
-    "SELECT COLUMN_NAME FROM information_schema.STATISTICS"
-    " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX"
-)
-"""Selects the columns of the primary key of a table."""
-
 Raw = tuple[bytes | None, ...]
 """The values of one row as the server sends them."""
 
@@ -49,6 +48,10 @@ _NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?", re.IGNORECASE)
 _FLOAT = struct.Struct("<f")
 _EXACT = "{} * 1E0"
 _MEMBER = "CAST({} AS UNSIGNED)"
+_BY_CHARACTER = re.compile("(.*_bin|.*_general(_nopad)?_ci|latin1_swedish(_nopad)?_ci)?")
+"""Collations that compare texts character by character, and the empty one of bytes."""
+_MOST_LISTED = 4096  # values of an ENUM or a SET
+_MOST_READS = 10**9  # of rows that are not of the chunk, some ten minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ class _Selected:
     """A column in a SELECT.
 
     ``read``: how a value of it is read. ``literal``: what a value of it is compared with, made of ``compared`` as it is
-    selected. ``{}`` in ``value`` and ``compared`` is the column's quoted name.
+    selected. ``tested``: what of it is compared. ``{}`` in these is the column's quoted name. ``members``: how many
+    values an ENUM or a SET can have, numbered from 0; else 0.
     """
 
     name: str
@@ -64,32 +68,50 @@ class _Selected:
     literal: Callable[[bytes], str]
     value: str = "{}"
     compared: str = "{}"
+    members: int = 0
+    tested: str = "{}"
+
+    @property
+    def test(self) -> str:
+        return self.tested.format(quoted(self.name))
+
+    def equal(self, value: bytes) -> str:
+        """Return the condition that it has a value."""
+        literal = self.literal(value)
+        # MySQL finds rows by equality with one number and the columns behind it in an index only if it is a list.
+        return f"{self.test} " + (f"IN ({literal}, {literal})" if self.members else f"= {literal}")
+
+    def behind(self, value: bytes, *, is_descending: bool) -> str:
+        """Return the condition that it has a value that comes after another one in an index."""
+        literal = self.literal(value)
+        if not 0 < self.members <= _MOST_LISTED:
+            return f"{self.test} {'<' if is_descending else '>'} {literal}"
+        numbers = range(int(literal)) if is_descending else range(int(literal) + 1, self.members)
+        return f"{self.test} IN ({', '.join(map(str, numbers))})" if numbers else "false"
 
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A table as ``information_schema`` describes it: its columns as `COLUMNS` selects them, and its primary key."""
+    """A table as ``information_schema`` describes it: its columns as `COLUMNS` selects them, and its unique indexes."""
 
     columns: tuple[tuple[str, str, str | None, str | None], ...]
-    primary: tuple[str, ...]
+    indexes: tuple[Index, ...]
 
     @classmethod
-    def of(cls, columns: Iterable[Sequence[Any]], key: Iterable[Sequence[Any]]) -> TableDescription:
-        """Make it of the rows that `COLUMNS` and `KEY` select."""
+    def of(cls, columns: Iterable[Sequence[Any]], parts: Iterable[Sequence[Any]]) -> TableDescription:
+        """Make it of the rows that `COLUMNS` and `INDEXES` select."""
         return cls(
             tuple(
                 (str(name), text_of(kind), _optional(charset), _optional(collation))
                 for name, kind, charset, collation in columns
             ),
-            tuple(str(name) for (name,) in key),
+            indexes_of(parts),
         )
 
     @property
-    def order(self) -> str:
-        """A hash of what the order of the primary key depends on: its columns, with their types and collations."""
-        by_name = {name: (kind, collation) for name, kind, _, collation in self.columns}
-        found = [(name, by_name[name]) for name in self.primary]
-        return hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
+    def primary(self) -> tuple[str, ...]:
+        """The columns of its primary key."""
+        return next((index.columns for index in self.indexes if index.name == PRIMARY), ())
 
     def definition(self, table: str) -> Definition:
         """Return its columns and key as the binlog has them. Raises ValueError for a type that cannot be carried."""
@@ -125,7 +147,30 @@ class ChunkQuery:
         except ValueError as error:
             raise NotCarried(f"the table {self.table} cannot be read: {error}") from None
         by_name = {column.name: column for column in self._columns}
-        self._key = [by_name[name] for name in description.primary]
+        collations = {name: collation or "" for name, _, _, collation in description.columns}
+
+        def in_index(part: Part) -> _Selected:
+            column = by_name[str(part.column)]
+            if not part.first or _BY_CHARACTER.fullmatch(collations[column.name]):
+                return column
+            # I1: texts may be equal that do not begin equally, such as with a soft hyphen.
+            return replace(column, compared=f"LEFT({{}}, {part.first})", tested=f"LEFT({{}}, {part.first})")
+
+        def is_seekable(index: Index) -> bool:
+            """Whether the server finds by it the rows behind a key."""
+            columns = map(in_index, index.parts)
+            return not any(part.is_hashed for part in index.parts) and all(
+                column.members <= _MOST_LISTED and column.tested == "{}" for column in columns
+            )
+
+        primary, *others = description.indexes
+        candidates = [primary, *(each for each in others if each.replaces_primary)]
+        self._index = next((each for each in candidates if is_seekable(each)), primary)
+        self._is_seekable = is_seekable(self._index)
+        self._key = list(map(in_index, self._index.parts))
+        by = [(name, kind, text) for name, kind, _, text in description.columns if name in self._index.columns]
+        # A hash of what the order of the rows depends on: the index, and types and collations of its columns.
+        self.order = hashlib.blake2b(repr((self._index, by)).encode(), digest_size=8).hexdigest()
         # Where the key is in a raw row: among the columns, or selected once more in the form that is compared.
         names = [column.name for column in self._columns]
         selects = [column.value.format(quoted(column.name)) for column in self._columns]
@@ -143,34 +188,57 @@ class ChunkQuery:
         """How the compiled core reads the columns."""
         return [(column.read.cell, column.read.decode, False, False) for column in self._columns]
 
-    def statement(self, after: Sequence[bytes], limit: int) -> str:
-        """Return the SELECT of the next ``limit`` rows. ``after``: the key of the last one, empty at the beginning.
+    def require_cheap(self, rows: int, size: int, page: int) -> None:
+        """Raise ``RelayError`` if the server would read a large table once for each chunk.
 
+        ``size``: the bytes of its ``rows``. ``page``: those of a chunk.
+        """
+        reads = rows * (size // page) // 2
+        if not self._is_seekable and reads > _MOST_READS:
+            raise RelayError(
+                f"a snapshot of the table {self.table} would read about {reads} rows to get {rows}: its primary key is "
+                "a hash, has only the first characters of a text whose collation compares more than characters, or an "
+                f"ENUM or a SET of more than {_MOST_LISTED} values, so the server cannot go on behind a row: add a "
+                "UNIQUE index of whole NOT NULL columns, or leave the table out of `tables`"
+            )
+
+    def statement(self, after: Sequence[bytes], limit: int, ask: Callable[[str], Iterable[Raw]]) -> tuple[str, bool]:
+        """Return the SELECT of the next ``limit`` rows, and whether rows follow even if it finds fewer.
+
+        ``after``: the key of the last row, empty at the beginning. ``ask`` runs a statement and returns its rows.
         Raises ``RelayError`` if ``after`` is not a key of this table.
         """
-        order = ", ".join(quoted(column.name) for column in self._key)
-        return (
-            f"SELECT {self._selects} FROM {self._place} FORCE INDEX (PRIMARY){self._where(after)}"
-            f" ORDER BY {order} LIMIT {limit}"
+        where, end = " OR ".join(self._behind(after)) if after else "true", list[Raw]()
+        select = f"SELECT {self._selects} FROM {self._place} FORCE INDEX ({quoted(self._index.name)}) WHERE "
+        if self._is_seekable and any(part.first for part in self._index.parts):
+            end = list(ask(f"{select}{where} LIMIT {limit}, 1"))
+            for last in map(self.key_of, end):
+                # The server sorts the rows up to this one. Whichever it is, none is left out.
+                where = f"({where}) AND ({' OR '.join([*self._behind(last, turned=True), self._equal(last)])})"
+        order = ", ".join(
+            column.test + " DESC" * part.is_descending
+            for column, part in zip(self._key, self._index.parts, strict=True)
         )
+        return f"{select}{where} ORDER BY {order} LIMIT {limit}", bool(end)
 
     def select(self, rest: str) -> str:
         """Return a SELECT of the table's rows that ends in ``rest``."""
         return f"SELECT {self._selects} FROM {self._place} {rest}"
 
-    def _where(self, after: Sequence[bytes]) -> str:
-        """Return the condition in the form that both servers read by index: (a > x) OR (a = x AND b > y)."""
-        if not after:
-            return ""
-        if len(after) != len(self._key):
+    def _behind(self, key: Sequence[bytes], *, turned: bool = False) -> Iterator[str]:
+        """Yield conditions of the rows behind a key, or before it if it is ``turned``: a > x, and a = x AND b > y.
+
+        Both servers read by an index what meets one of them.
+        """
+        if len(key) != len(self._key):
             raise RelayError(f"the primary key of {self.table} changed while its snapshot was read: begin another one")
-        names = [quoted(column.name) for column in self._key]
-        literals = [column.literal(value) for column, value in zip(self._key, after, strict=True)]
-        ranges = []
-        for last in range(len(names)):
-            equal = [f"{name} = {literal}" for name, literal in zip(names[:last], literals, strict=False)]
-            ranges.append(f"({' AND '.join([*equal, f'{names[last]} > {literals[last]}'])})")
-        return f" WHERE {' OR '.join(ranges)}"
+        for at, (column, part) in enumerate(zip(self._key, self._index.parts, strict=True)):
+            behind = column.behind(key[at], is_descending=part.is_descending != turned)
+            yield f"{self._equal(key[:at])} AND {behind}" if at else behind
+
+    def _equal(self, key: Sequence[bytes]) -> str:
+        """Return the condition of the rows whose key begins so."""
+        return " AND ".join(column.equal(value) for column, value in zip(self._key, key, strict=False))
 
     def key_of(self, raw: Raw) -> list[bytes]:
         """Return the key of a raw row, for `statement`."""
@@ -213,10 +281,14 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
                 # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
                 return _Selected(name, exact, _number, _EXACT, _EXACT)
             case Form.ENUM:
-                return _Selected(name, printed_text(charset), _number, compared=_MEMBER)
+                count = len(members(found.inside)) + 1  # 0 is of a value that is not a member
+                return _Selected(name, printed_text(charset), _number, compared=_MEMBER, members=count)
             case Form.SET:
-                members = sets_by_text(found.inside, printed_text(charset).decode, copied=True)
-                return _Selected(name, Printed(members.__getitem__), _number, compared=_MEMBER)
+                by_text, count = (
+                    sets_by_text(found.inside, printed_text(charset).decode, copied=True),
+                    len(members(found.inside)),
+                )
+                return _Selected(name, Printed(by_text.__getitem__), _number, compared=_MEMBER, members=1 << count)
         read = printed(found, charset)
         match found.type.form:
             case Form.DOUBLE:

@@ -18,8 +18,9 @@ from relay.avro.compiled_fields import compiled_fields
 from relay.change import Change
 from relay.errors import Unavailable
 from relay.gtid import GtidSet
-from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, KeyMissing, TableDescription, limit_for
+from relay.mysql.chunks import COLUMNS, SESSION, ChunkQuery, KeyMissing, TableDescription, limit_for
 from relay.mysql.connection import ServerConnection
+from relay.mysql.indexes import INDEXES
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.readable import is_there, require_all_columns
@@ -48,7 +49,7 @@ _PAGES_A_SECOND = 5  # of a table whose pace is limited, so that its rows do not
 _CATCH_UP = 2.0  # seconds to wait for a replica to show what is published
 _LOOK_EVERY = 0.05  # seconds between two questions whether it does
 
-ROWS = "SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+ROWS = "SELECT TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
 
 
 class DatabaseSnapshots(SqlSnapshots):
@@ -88,13 +89,17 @@ class DatabaseSnapshots(SqlSnapshots):
         found: list[tuple[int, str, str]] = []
         for shard in self.unfinished(published):
             with closing(self._first_server(Shard(shard).name)) as server:
-                rows = {str(name): int(count or 0) for name, count in server.execute(ROWS, (self._config.database,))}
+                sizes = {
+                    name: (rows or 0, size or 0) for name, rows, size in server.execute(ROWS, (self._config.database,))
+                }
                 there = [table.table for table in self._layouts.describe(server)]
                 for table in there:
                     if tables is not None and table not in tables:
                         continue
-                    ChunkQuery(self._config.database, table, describe(server, self._config.database, table))
-                    found.append((rows.get(table, 0), shard, table))
+                    rows, size = sizes.get(table, (0, 0))
+                    query = ChunkQuery(self._config.database, table, describe(server, self._config.database, table))
+                    query.require_cheap(rows, size, PAGE)
+                    found.append((rows, shard, table))
         return measured(found)
 
     def open(self, segment: Segment) -> ChunkReader:
@@ -149,7 +154,7 @@ def describe(server: ServerConnection, database: str, table: str) -> TableDescri
     Raises ``Unavailable``, also if the user may not read it.
     """
     place = (database, table)
-    found = TableDescription.of(server.execute(COLUMNS, place), server.execute(KEY, place))
+    found = TableDescription.of(server.execute(COLUMNS, place), server.execute(INDEXES, place))
     if not found.columns and is_there(server, database, table):  # I7
         raise Unavailable(f"{server.account.address}: the table {database}.{table} has just been created")
     return found
@@ -159,7 +164,7 @@ def describe(server: ServerConnection, database: str, table: str) -> TableDescri
 class RowsPosition:
     """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the beginning.
 
-    ``order``: `TableDescription.order` when that row was read; None at the beginning.
+    ``order``: `ChunkQuery.order` when that row was read; None at the beginning.
     """
 
     after: tuple[bytes, ...] = ()
@@ -262,7 +267,7 @@ class ChunkReader:
                     query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)
                 except KeyMissing as error:
                     raise Unavailable(str(error)) from None  # it was dropped meanwhile, and the stream may go on
-                if self._position.order not in (None, found.order):  # other rows follow the last key now
+                if self._position.order not in (None, query.order):  # other rows follow the last key now
                     log.warning(
                         "source %s: the primary key of table %s was altered during its snapshot, which reads the table "
                         "from its beginning again",
@@ -275,7 +280,8 @@ class ChunkReader:
             limit = self._paced(self._limit)
             server.execute("START TRANSACTION READ ONLY")
             try:
-                packets, size = self._select(server, query.statement(self._position.after, limit))
+                statement, has_more = query.statement(self._position.after, limit, server.raw_rows)
+                packets, size = self._select(server, statement)
                 # The transaction keeps the definition as it was for the SELECT.
                 now = describe(server, self._config.database, self.table)
             except Unavailable:
@@ -295,8 +301,8 @@ class ChunkReader:
             changes = reads(self._config.name, table, rows, snapshot, begun)
         if packets:
             key = query.key_of(server.row_of(packets[-1]))
-            self._position = RowsPosition(tuple(key), self._position.rows + count, described[0].order)
-        return self._page(changes, count, size, begun, table, finished=count < limit and size < PAGE)
+            self._position = RowsPosition(tuple(key), self._position.rows + count, query.order)
+        return self._page(changes, count, size, begun, table, finished=not has_more and count < limit and size < PAGE)
 
     def _compiled(self, table: Table, query: ChunkQuery) -> CompiledRows | None:
         fields, source = compiled_fields(table.schema), self._config.name

@@ -49,11 +49,12 @@ class MySQLTableRows:
         """Yield key and image of all rows, chunk by chunk in the order of the primary key."""
         for shard in self._shards:
             after: Sequence[bytes] = []
-            count = _CHUNK
-            while count == _CHUNK:
+            has_more, count = True, 0
+            while has_more or count == _CHUNK:
+                statement, has_more = shard.query.statement(after, _CHUNK, shard.server.raw_rows)
                 count = 0
                 # As they arrive: the rows of a chunk may be large.
-                for raw in shard.server.raw_rows(shard.query.statement(after, _CHUNK)):
+                for raw in shard.server.raw_rows(statement):
                     count, after = count + 1, shard.query.key_of(raw)
                     yield from shard.published(raw)
 

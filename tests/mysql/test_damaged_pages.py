@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from relay.change import Snapshot
-from relay.mysql.chunks import COLUMNS, KEY
+from relay.mysql.chunks import COLUMNS
 from relay.mysql.database_snapshots import ChunkReader
+from relay.mysql.indexes import INDEXES, PRIMARY
 from relay.mysql.positions import BinlogPosition
 from relay.mysql_dialect.tables import lay_out
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
@@ -32,7 +33,7 @@ class DamagedAnswers(FakeServer):
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
         if statement == COLUMNS:
             return [("id", "bigint", None, None), ("name", "varchar(9)", "utf8mb4", "utf8mb4_bin")]
-        return [("id",)] if statement == KEY else []
+        return [(PRIMARY, "id")] if statement == INDEXES else []
 
     def row_packets(self, statement: str) -> Iterator[bytes]:  # type: ignore[override]
         return (packet for packet in self.answers.pop(0))
