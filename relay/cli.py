@@ -32,6 +32,7 @@ from relay.commands.options import (
     ConsumerKind,
     Database,
     JsonOption,
+    KeyRangeOption,
     LogFormatOption,
     SetOption,
     UntilCaughtUpOption,
@@ -165,6 +166,7 @@ def tail(
     ] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --from earliest.")] = False,
     exit_at_end: Annotated[bool, typer.Option("--exit-at-end", help="Stop at the current end of the topics.")] = False,
+    keyrange: KeyRangeOption = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -197,6 +199,7 @@ def tail(
         flush=sys.stdout.flush,
         start="earliest" if from_beginning else start or "latest",
         exit_at_end=exit_at_end,
+        keyrange=keyrange,
     )
 
 
@@ -241,6 +244,7 @@ def consume(
         Literal["spark", "python"],
         typer.Option(help="What runs it. python: without Spark, for the cache; the Kafka group is its checkpoint."),
     ] = "spark",
+    keyrange: KeyRangeOption = None,
     http: Annotated[
         str | None,
         typer.Option(
@@ -269,7 +273,9 @@ def consume(
     import spark_consumers
 
     kinds: list[spark_consumers.Kind] = [kind.value for kind in consumers]
-    spark_consumers.check_arguments(kinds, start=start, checkpoint=checkpoint, engine=engine, http=http)
+    spark_consumers.check_arguments(
+        kinds, start=start, checkpoint=checkpoint, engine=engine, http=http, keyrange=keyrange
+    )
     with machine.local_failures(is_service=True):
         spark_consumers.run(
             kinds,
@@ -279,6 +285,7 @@ def consume(
             checkpoint=checkpoint,
             engine=engine,
             http=http,
+            keyrange=keyrange,
         )
 
 

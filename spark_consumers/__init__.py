@@ -61,6 +61,7 @@ def run(
     engine: Literal["spark", "python"] = "spark",
     spark: SparkSession | None = None,
     http: str | None = None,
+    keyrange: str | None = None,
 ) -> None:
     """Run one consumer, or several in one Spark, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
@@ -70,10 +71,12 @@ def run(
     several have a folder each in it. ``engine``: ``python`` runs the cache in this process, with its progress in the
     Kafka group and without Spark. ``spark``: the session to use, as it is; without it, the Spark of this process, or
     one that is started as ``spark:`` of the config says. ``http``: where to serve ``/metrics`` and ``/healthz``, such
-    as ``127.0.0.1:9410``. Raises ``RelayError``. Call it from the main thread.
+    as ``127.0.0.1:9410``. ``keyrange``: of the log, only the changes whose keyspace id is in it, in a log and with a
+    checkpoint and a group of their own, each with the range behind its name. Raises ``RelayError``. Call it from the
+    main thread.
     """
     wanted: Sequence[Kind] = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))
-    check_arguments(wanted, start=start, checkpoint=checkpoint, engine=engine, http=http)
+    check_arguments(wanted, start=start, checkpoint=checkpoint, engine=engine, http=http, keyrange=keyrange)
     for source in config.sources:
         if not source.names_tables:  # I1: none of its topics would be read
             raise ConfigError(
@@ -91,7 +94,7 @@ def run(
         return
     with needs("spark", f"`relay consume {' '.join(wanted)}`"):
         from spark_consumers import launch
-    consumers = [_consumer(kind, config) for kind in wanted]
+    consumers = [_consumer(kind, config, keyrange) for kind in wanted]
     launch.run(
         consumers, config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint, session=spark, http=http
     )
@@ -104,6 +107,7 @@ def check_arguments(
     checkpoint: Path | str | None,
     engine: Literal["spark", "python"],
     http: str | None,
+    keyrange: str | None,
 ) -> None:
     """Raise ``ConfigError`` for arguments of ``run`` that are wrong whatever is on Kafka. Connects to nothing."""
     wanted = list(dict.fromkeys(kinds))
@@ -111,6 +115,12 @@ def check_arguments(
         raise ConfigError(f"--engine python: only the cache runs without Spark, not the {' and the '.join(wanted)}")
     if engine == "python" and checkpoint is not None:
         raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
+    for kind in wanted if keyrange is not None else ():
+        if kind != "log":
+            why = "serve other rows as they were" if kind == "cache" else "lack the other rows of its tables"
+            raise ConfigError(
+                f"--keyrange: a {kind} of a part of the changes would {why}: only the log may be of a range"
+            )
     if start is not None:
         from relay.kafka.group_offsets import check_start
 
@@ -124,7 +134,7 @@ def check_arguments(
             raise ConfigError(f"--http: {error}") from None
 
 
-def _consumer(kind: str, config: Config) -> Consumer:
+def _consumer(kind: str, config: Config, keyrange: str | None) -> Consumer:
     if kind == "cache":
         from spark_consumers.invalidate import CacheConsumer
 
@@ -132,7 +142,7 @@ def _consumer(kind: str, config: Config) -> Consumer:
     if kind == "log":
         from spark_consumers.change_log import log_consumer
 
-        return log_consumer(config, _section(config.log, kind))
+        return log_consumer(config, _section(config.log, kind), keyrange)
     from spark_consumers.copy import copy_consumer
 
     return copy_consumer(config, _section(config.copy_, kind))

@@ -9,6 +9,7 @@ Users query the columns, which ``deploy/docs/reference/tables.md`` lists: add ne
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial, reduce
 from operator import or_
@@ -20,7 +21,9 @@ from relay.change import REDRIVEN, Images
 from relay.config import Config, LogConfig
 from relay.errors import Unavailable
 from relay.kafka.group_offsets import topic_ids
+from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.topics import connect
+from relay.keyrange import KeyRange
 from spark_consumers.applied import AppliedNotes
 from spark_consumers.gaps import LostChanges
 from spark_consumers.locations import spark_path
@@ -73,28 +76,39 @@ _FILES = 2  # of one append, for each table and day
 _ROWS_OF_A_FILE = 5_000  # up to which an append has one
 
 
-def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
-    """Return the consumer that appends changes to the log at ``log.path``."""
+def log_consumer(config: Config, log: LogConfig, keyrange: str | None = None) -> TableConsumer:
+    """Return the consumer that appends changes to the log at ``log.path``.
+
+    The log of a key range, its checkpoint and its group are others, so none of them covers what was left out (I1).
+    """
     topics = sorted({*map(config.topic, config.tables)})
+    wanted = None if keyrange is None else key_range(config, topics, keyrange)
+    name, path = ("log", log.path) if wanted is None else (f"log.{wanted}", f"{log.path.rstrip('/')}.{wanted}")
     schedule = Schedule(log.maintain_every, log.keep_versions)
     ids = cache(lambda: topic_ids(connect(config), config, topics))
-    rule = ChangeLog(spark_path(log.path), ids, schedule)
+    rule = ChangeLog(spark_path(path), ids, schedule, wanted)
     return TableConsumer(
-        "log",
+        name,
         config,
         rule,
-        notes=AppliedNotes({"": topics}, ids, DeltaPlace(log.path).change_note),
+        notes=AppliedNotes({"": topics}, ids, DeltaPlace(path).change_note),
         at_most=50_000,
         apply_every=log.apply_every,
-        delta_at=log.path,
+        delta_at=path,
     )
 
 
 class ChangeLog:
-    """The Delta table at ``path``, created by the first write. ``topics``: returns the ids of the topics."""
+    """The Delta table at ``path``, created by the first write. ``topics``: returns the ids of the topics.
 
-    def __init__(self, path: str, topics: Callable[[], Mapping[str, str]], schedule: Schedule) -> None:
+    ``keyrange``: of which it has the changes, if not of all.
+    """
+
+    def __init__(
+        self, path: str, topics: Callable[[], Mapping[str, str]], schedule: Schedule, keyrange: KeyRange | None = None
+    ) -> None:
         self._path = path
+        self._keyrange = keyrange
         self._upkeep = TableUpkeep(delta.table(path), schedule)
         self._topics = topics
         # None until it is read from the table, and again once another writer has appended.
@@ -112,6 +126,8 @@ class ChangeLog:
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to append the changes that the log lacks, and to complete its stubs."""
+        if self._keyrange is not None:
+            given = replace(given, records=_within_range(given.records, self._keyrange))
         batch = given.records
         contents = self._contents = self._contents or self._read_contents(batch.sparkSession)
         groups = (
@@ -280,6 +296,16 @@ def _within(found: Range) -> Column:
     topic, partition, start, stop = found
     is_partition = (F.col("topic") == topic) & (F.col("partition") == partition)
     return is_partition & (F.col("offset") >= start) & (F.col("offset") < stop)
+
+
+def _within_range(records: DataFrame, keyrange: KeyRange) -> DataFrame:
+    """Return the records without changes of rows outside of a range. Raises what `is_within` does."""
+    found, start, end = F.col("keyspace_id"), F.lit(keyrange.start), F.lit(keyrange.end)
+    is_of_row = (F.col("status") == DecodeStatus.CHANGE) & F.col("key").isNotNull()
+    without = records.where(is_of_row & found.isNull()).select("token_shard", "table").distinct().collect()
+    shards = [shard for shard, table in without if is_within(keyrange, None, shard, table)]
+    by_id = (found >= start) & ((found < end) if keyrange.end else F.lit(True))
+    return records.where(~is_of_row | F.coalesce(by_id, F.coalesce("token_shard", F.lit("")).isin(shards)))
 
 
 def _name(group: Row) -> str:

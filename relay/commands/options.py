@@ -49,6 +49,14 @@ SetOption = Annotated[
 UntilCaughtUpOption = Annotated[
     bool, typer.Option("--until-caught-up", help="Exit with code 0 once everything present at the start is processed.")
 ]
+KeyRangeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--keyrange",
+        metavar="RANGE",
+        help="Only changes whose keyspace id is in this range, such as -80 or 80-c0, of tables of Vitess.",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat,
     typer.Option(

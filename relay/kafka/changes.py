@@ -31,6 +31,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import open_reader
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, with_beginnings
+from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.offset_notes import with_id
 from relay.kafka.partition_offsets import Partition
 from relay.kafka.same_topics import SameTopics
@@ -70,7 +71,8 @@ class Reception:
     JSON. A topic that a group adds later starts at its beginning. ``until_caught_up``: end at the ends that the topics
     have now. ``longest_pause``: seconds (6 to 86400) between two changes after which the group takes the program for
     dead and gives its partitions to others. ``typed_json``: leave items of DynamoDB as they are on the topic, as exact
-    JSON text with DynamoDB's types, in place of Python values.
+    JSON text with DynamoDB's types, in place of Python values. ``keyrange``: such as ``-80``; pass over
+    the changes of Vitess' rows whose keyspace id is not in it.
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
     positions, and the receiver has to do what is right without them (I9). By default a warning is logged.
@@ -88,6 +90,7 @@ class Reception:
         until_caught_up: bool = False,
         longest_pause: float = 300.0,
         typed_json: bool = False,
+        keyrange: str | None = None,
         on_gap: OnGap | None = None,
         on_undecodable: OnUndecodable | None = None,
     ) -> None:
@@ -116,6 +119,7 @@ class Reception:
         # The record that comes next, if it was read and failed.
         self._pending: Message | None = None
         named = topics_of_changes(config, topics)
+        self._keyrange = None if keyrange is None else key_range(config, named, keyrange)
         with ExitStack() as stack:
             admin = kafka_topics.connect(config)  # raises a clear error if no broker can be reached
             read = [*named, self._gaps]
@@ -271,13 +275,17 @@ class Reception:
         try:
             if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
                 raise UnknownFraming("the value has the framing of a schema registry, but the config has none")
-            return read_change(decode(self._schemas, value, typed_json=self._typed_json), *place, offset)
+            change = read_change(decode(self._schemas, value, typed_json=self._typed_json), *place, offset)
         except (UnknownFraming, UnknownSchema, Undecodable) as error:
             named = type(error)(f"{place[0]}[{place[1]}] offset {offset}: {error}")
             if self._on_undecodable is None:
                 raise named from error
             self._on_undecodable(message, named)
             return None
+        if self._keyrange is not None and change.key is not None:
+            shard = change.token.shard if change.token else None
+            return change if is_within(self._keyrange, change.keyspace_id, shard, change.table) else None
+        return change
 
     def _failure(self, place: Partition, error: KafkaError) -> RelayError:
         where = f"{place[0]}[{place[1]}]" if place[0] else "the topics"

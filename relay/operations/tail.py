@@ -23,7 +23,9 @@ from relay.errors import Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import read_committed
 from relay.kafka.group_offsets import GroupOffsets
+from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.partition_offsets import Partition, offset_bounds
+from relay.keyrange import KeyRange
 
 
 def tail(
@@ -34,14 +36,17 @@ def tail(
     flush: Callable[[], object],
     start: str = "latest",
     exit_at_end: bool = False,
+    keyrange: str | None = None,
 ) -> None:
     """Pass every record of the topics ``names`` (default: all changes) to ``write``, until interrupted.
 
     ``start``: as `GroupOffsets.resolve` takes it. ``exit_at_end``: return at the ends that the topics have when it
-    begins. ``flush``: is called whenever no record is waiting. Raises ``ConfigError`` for an unknown topic or start,
-    ``Unavailable`` for a topic that does not exist yet.
+    begins. ``flush``: is called whenever no record is waiting. ``keyrange``: pass over changes of Vitess' rows that
+    are not in it. Raises ``ConfigError`` for an unknown topic or start, ``Unavailable`` for a topic that does not exist
+    yet.
     """
     topics = resolve_topics(config, names)
+    wanted = None if keyrange is None else key_range(config, topics, keyrange)
     admin = kafka_topics.connect(config)
     existing = kafka_topics.list_topics(admin, config)
     if missing := [topic for topic in topics if topic not in existing]:
@@ -54,7 +59,19 @@ def tail(
     with contextlib.closing(open_schemas(config)) as schemas:
         for message in read_committed(config, ends, flush, exit_at_end=exit_at_end):
             is_letter = message.topic() == config.internal("dead_letters")
-            write(record_json(message, schemas if message.topic() in changes else None, is_letter=is_letter))
+            record = record_json(message, schemas if message.topic() in changes else None, is_letter=is_letter)
+            if wanted is None or message.topic() not in changes or _is_within(wanted, record["value"]):
+                write(record)
+
+
+def _is_within(keyrange: KeyRange, change: Any) -> bool:
+    """Return whether a change, as `record_json` returns its value, is of this range, or of no row."""
+    if not isinstance(change, dict) or change["key"] is None:
+        return True
+    found, token = change["keyspace_id"], change["token"]
+    return is_within(
+        keyrange, None if found is None else base64.b64decode(found), token and token["shard"], change["table"]
+    )
 
 
 def _starts(

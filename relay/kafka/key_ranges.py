@@ -1,0 +1,40 @@
+"""The changes of one range of keyspace ids, for readers of the topics."""
+
+from collections.abc import Collection
+
+from relay.config import Config
+from relay.errors import ConfigError, RelayError
+from relay.keyrange import KeyRange, shard_range
+
+
+def key_range(config: Config, topics: Collection[str], text: str) -> KeyRange:
+    """Return the key range that a reader of ``topics`` asks for. Raises ``ConfigError``."""
+    try:
+        wanted = KeyRange.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"keyrange: {error}") from None
+    for source in config.sources:
+        is_read = not source.names_tables or any(config.topic(table) in topics for table in source.table_names)
+        if is_read and source.type != "vitess":
+            raise ConfigError(
+                f"keyrange: source {source.name} is of type {source.type}, whose changes have no keyspace ids: name "
+                "only tables of Vitess"
+            )
+    return wanted
+
+
+def is_within(keyrange: KeyRange, keyspace_id: bytes | None, shard: str | None, table: str) -> bool:
+    """Return whether a change of a row is of this range: by its keyspace id, else by the shard of its token.
+
+    Raises ``RelayError`` if neither tells, or the readers of all ranges would pass the change over.
+    """
+    if keyspace_id is not None or keyrange.complete:
+        return keyrange.contains(keyspace_id or b"")
+    of_shard = shard_range(shard.rpartition("/")[2]) if shard else KeyRange()
+    if not keyrange.covers(of_shard) and keyrange.intersects(of_shard):  # I1
+        raise RelayError(
+            f"a change of table {table} has no keyspace id, since the relay cannot compute the primary vindex, and key "
+            f"range {keyrange} has only a part of its shard, {shard or 'which a snapshot does not tell'}: read the "
+            "table without a key range"
+        )
+    return keyrange.covers(of_shard)
