@@ -4,7 +4,8 @@ The message says what is wrong, where (file, line, key, shard, position) and wha
 without a traceback. Commands in messages have CONFIG for the file, whose name only the command line knows.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 
 class RelayError(Exception):
@@ -12,9 +13,21 @@ class RelayError(Exception):
 
     exit_code = 1
     file = "CONFIG"
+    source: str | None = None
+    """The source that has the fault, if no other has it."""
 
     def __str__(self) -> str:
         return with_file(super().__str__())
+
+
+@contextmanager
+def fault_of(source: str) -> Iterator[None]:
+    """What is raised here stops only ``source`` (I12)."""
+    try:
+        yield
+    except RelayError as error:
+        error.source = source
+        raise
 
 
 def with_file(message: str) -> str:

@@ -85,8 +85,9 @@ class AwaitedSchemas:
         for table in schemas:
             try:
                 made.append(self._writers.make(table))
-            except ConfigError:
-                raise  # the config of all has to change
+            except ConfigError as error:
+                error.source = table.source
+                raise
             except RelayError as error:
                 return [*made, (table, error)]
         return made

@@ -11,10 +11,10 @@ from dataclasses import replace
 from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
-from relay.engine.kinds import open_sources
+from relay.engine.connections import Connections
 from relay.engine.topic_writers import open_topic_writers
 from relay.engine.worker import Worker
-from relay.errors import NotDrained
+from relay.errors import NotDrained, RelayError
 from relay.kafka import topics
 from relay.kafka.freshness import MissedDeletions
 from relay.kafka.limits import Limits
@@ -24,7 +24,6 @@ from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import serve_observer
 from relay.process.signals import Signals
-from relay.process.slow_call import call_all
 from relay.stream.lost_state import LostState
 
 log = logging.getLogger(__name__)
@@ -47,33 +46,52 @@ def run(
     Raises ``RelayError``. Call it from the main thread, since it handles signals.
     """
     reloaded = ReloadedConfig(config, reload or (lambda: config))
+    connections = Connections(reloaded)
     # I10: what the observer knows outlives a worker
     with Signals(reloaded.request) as signals, closing(reloaded), serve_observer(config) as observer:
         while True:
+            dropped: RelayError | None = None
+            is_over = False
             try:
-                return _run(reloaded, observer, signals, until_caught_up, settings, probe)
+                is_over = _run(connections, reloaded, observer, signals, until_caught_up, settings, probe)
             except MissedDeletions as error:
-                signals.stop = None  # that worker has ended
-                if signals.stopping is not None:
-                    raise NotDrained(f"{error}; the next start publishes the open transaction again") from error
+                dropped = error
                 log.warning("%s; starting again from the checkpoints in Kafka", str(error))
                 observer.liveness.failed(f"dropped with its worker: {error}")
+            except RelayError as error:
+                if error.source is None:
+                    raise
+                dropped = error
+                connections.refuse_plan(error.source, error)
+            signals.stop = None  # that worker has ended
+            if dropped is not None and signals.stopping is not None:
+                raise NotDrained(f"{dropped}; the next start publishes the open transaction again") from dropped
+            if signals.stopping == signal.SIGINT:
+                raise KeyboardInterrupt
+            if is_over or signals.stopping is not None:
+                log.info(
+                    "stopped; everything published is committed" if signals.stopping else "everything is caught up"
+                )
+                return
             gc.collect()  # what that run left in cycles, with its clients of Kafka
 
 
 def _run(
+    connections: Connections,
     reloaded: ReloadedConfig,
     observer: Observer,
     signals: Signals,
     until_caught_up: bool,
     settings: KafkaSettings | None,
     probe: Probe | None,
-) -> None:
+) -> bool:
+    """Run a worker. Return whether the relay is to end, and not to begin again with other sources."""
     config = reloaded.config
     with ExitStack() as opened:
-        sources = open_sources(config)
+        connections.begin()
         admin = topics.connect(config)
-        streams = call_all("connect", [source.connect for source in sources])
+        connected = connections.connect()
+        sources = list(connected.values())
         found = topics.create_missing(admin, config, [table.table for source in sources for table in source.tables()])
         settings = settings or KafkaSettings.from_config(config)
         limits = Limits.from_topics(found, settings.producer)
@@ -86,10 +104,11 @@ def _run(
         writers = open_topic_writers(config, admin, limits, settings, schemas, tables)
         worker = Worker(
             settings,
-            dict(zip(streams, sources, strict=True)),
+            connected,
             writers,
             observer=observer,
             config=reloaded,
+            connections=connections,
             until_caught_up=until_caught_up,
             probe=probe,
         )
@@ -100,11 +119,8 @@ def _run(
         gc.set_threshold(50_000, 20, 20)
         sys.setswitchinterval(_SWITCH_SECONDS)
         try:
-            worker.run(lost)
+            return worker.run(lost)
         finally:
             gc.unfreeze()
             if observer.bars is not None:
                 observer.bars.close()
-        log.info("stopped; everything published is committed" if worker.stopping else "everything is caught up")
-    if worker.stopping == signal.SIGINT:
-        raise KeyboardInterrupt

@@ -10,15 +10,20 @@ from relay.engine.same_sources import SameSources
 from relay.kafka.assignment import Assignment
 from relay.observe.status import Poll, SourceView, WorkerStatus
 from relay.reading.open_shard import OpenShard
+from relay.reading.set_aside import Refusal
 from relay.snapshots.control import repaired_by
 from relay.stream.gap_decisions import all_pending_gaps
 from relay.stream.source_state import SourceState
 
 
 def take(
-    group: Assignment, sources: Iterable[SourceState], same_sources: SameSources, read_delay: float = 0.0
+    group: Assignment,
+    sources: Iterable[SourceState],
+    same_sources: SameSources,
+    absent: Iterable[Refusal] = (),
+    read_delay: float = 0.0,
 ) -> WorkerStatus:
-    """Only the worker's thread uses it."""
+    """Only the worker's thread uses it. ``absent``: the sources that are not read at all."""
     return WorkerStatus(
         group.group,
         group.joined,
@@ -58,6 +63,7 @@ def take(
         group.view.topic,
         group.view.read_at,
         same_sources.differences,
+        tuple((each.name or "", each.since, str(each.error)) for each in absent),
     )
 
 

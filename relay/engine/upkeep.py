@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from relay.engine.config_reload import ReloadedConfig
 from relay.engine.publishing import Publishing
 from relay.engine.same_sources import SameSources
-from relay.errors import Unavailable
+from relay.errors import RelayError, Unavailable, fault_of
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Abandoned
@@ -35,10 +35,13 @@ class Upkeep:
         self._observer = observer
         # What was owned in the last look.
         self._owned: frozenset[int] = frozenset()
+        # Whether nothing is left to do if the one source cannot be planned.
+        self._is_alone = False
 
     def serve(self, sources: Sequence[SourceState]) -> None:
         """Plan, list and open shards, with the records that this needs, where something has changed."""
         self._config.serve(sources)
+        self._is_alone = len(sources) == 1
         self._same.serve(self._publishing)
         owned = frozenset(self._group.owned)
         everything = owned != self._owned
@@ -85,7 +88,8 @@ class Upkeep:
                 self._publishing.commit_and_see()
             # I8: another worker may publish one to the topic of another source's table.
             for table in source.new_tables.take_added():
-                self._publishing.writers.claim(source.source.name, table)
+                with fault_of(source.source.name):
+                    self._publishing.writers.claim(source.source.name, table)
         current = [source for source in planned if not source.advance()]
         owned = self._group.owned
         gained = owned - self._owned
@@ -112,10 +116,13 @@ class Upkeep:
             return False
         try:
             made = source.planning.make(source.stream)
-        except Unavailable as error:
-            if source.planning.before(source.stream) is None:
+        except RelayError as error:
+            if isinstance(error, Unavailable) and source.planning.before(source.stream) is not None:
+                source.switching.retry_later(error)
+            elif self._is_alone:
                 raise
-            source.switching.retry_later(error)
+            else:  # I12
+                source.set_aside.add(source.stream.plan_key, None, error)
             return False
         if made is None:
             return False

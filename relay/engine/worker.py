@@ -7,7 +7,6 @@ in threads of their own (``process.slow_call``), because the group expels a work
 
 import logging
 import math
-import os
 import signal
 import time
 from collections import deque
@@ -16,6 +15,8 @@ from contextlib import suppress
 
 from relay.engine.awaited_schemas import AwaitedSchemas
 from relay.engine.config_reload import ReloadedConfig
+from relay.engine.connections import Connections
+from relay.engine.ending import Ending
 from relay.engine.publishing import Publishing
 from relay.engine.same_sources import SameSources
 from relay.engine.status import take
@@ -30,7 +31,6 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
-from relay.process.supervisor import WORKER_NUMBER
 from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome
 from relay.reading.reader_pool import ReaderPool
 from relay.records import PartitionOwner, StreamId
@@ -46,14 +46,12 @@ a stop takes at most ten."""
 
 _TURN_SECONDS = 0.05
 _ASK_UNKNOWN_AGAIN = 1.0  # seconds
-_ASK_DONE_SHARE = 20
-"""Finding out whether all is caught up may take one part in this many of the time between two questions."""
 _SERVE_EVERY = 0.01
 """Seconds between two visits to the group, the checkpoints and the sources while pages keep arriving."""
 
 
 class Worker:
-    """Relays ``sources`` until stopped or, if asked to, until caught up.
+    """Relays ``sources`` until stopped, until caught up if asked to, or until one of ``connections`` is back.
 
     ``sources``: by the streams they are connected to. ``writers``: where the changes of (source, table) go.
     ``observer``: shows what happens. ``config``: what SIGHUP changes. ``probe``: called between the steps of a commit.
@@ -67,6 +65,7 @@ class Worker:
         *,
         observer: Observer,
         config: ReloadedConfig,
+        connections: Connections | None = None,
         until_caught_up: bool = False,
         probe: Probe | None = None,
     ) -> None:
@@ -77,8 +76,7 @@ class Worker:
         self._stop_by = math.inf
         self._served_at = 0.0
         self._is_serving = False
-        self._is_done = False
-        self._ask_done_at = 0.0 if until_caught_up else math.inf
+        self._connections = connections
         # Taken from the reader pool and not published yet.
         self._inbox: deque[tuple[OpenShard, ReadOutcome]] = deque()
         self._readers = ReaderPool()
@@ -100,6 +98,9 @@ class Worker:
             observer=observer,
             stop_by=lambda: self._stop_by,
         )
+        self._ending = Ending(
+            self._sources, self._group, self._publishing, connections, until_caught_up=until_caught_up
+        )
         self._schemas = AwaitedSchemas(writers)
         self._upkeep = Upkeep(self._group, self._publishing, self._same_sources, config, observer)
 
@@ -108,8 +109,10 @@ class Worker:
         self._stop_by = time.monotonic() + STOP_SECONDS
         self.stopping = signum
 
-    def run(self, lost: LostState | None = None) -> None:
-        """Relay until stopped. ``lost``: refuses sources whose checkpoints are lost.
+    def run(self, lost: LostState | None = None) -> bool:
+        """Relay until stopped. Return whether it is over, and not only another source is back.
+
+        ``lost``: refuses sources whose checkpoints are lost.
 
         Raises ``RelayError`` on what is final; the next run repeats what is not committed.
         """
@@ -117,13 +120,12 @@ class Worker:
             with suppress(StopRequested):  # while it waited for Kafka
                 self._check_plans(lost)
                 self._group.join()
-                while self.stopping is None:
+                while self.stopping is None and not self._ending.is_reached:
                     self._turn()
-                    if self._is_done and not self._publishing.open:
-                        break
             self._drain()
         finally:
             self._close()
+        return self.stopping is not None or not self._ending.is_back
 
     def _turn(self) -> None:
         transaction = self._publishing.transaction
@@ -159,7 +161,8 @@ class Worker:
             self._start_over(error)
 
     def _status(self) -> WorkerStatus:
-        return take(self._group, self._sources.values(), self._same_sources, self._readers.delay)
+        absent = self._connections.refusals.values() if self._connections is not None else ()
+        return take(self._group, self._sources.values(), self._same_sources, absent, self._readers.delay)
 
     def _receive(self, timeout: float, *, snapshots: bool) -> None:
         """Put into the inbox what was read and may be published now. Raises ``ConfigError``."""
@@ -193,25 +196,7 @@ class Worker:
         self._group.view.poll()
         self._upkeep.serve(list(self._sources.values()))
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources.values()])
-        if (now := time.monotonic()) >= self._ask_done_at:
-            self._is_done = self._is_everything_read()
-            self._ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
-
-    def _is_everything_read(self) -> bool:
-        """Whether all is caught up. Raises what is set aside once nothing else is left (I12)."""
-        refusals = [each for source in self._sources.values() for each in source.set_aside.refusals.values()]
-        if not refusals:
-            return all(source.is_caught_up() for source in self._sources.values())
-        if (
-            self._inbox
-            or self._group.gained
-            or not all(source.is_stuck(self._group.owned) for source in self._sources.values())
-        ):
-            return False
-        self._publishing.commit()
-        error = min(refusals, key=lambda each: each.since).error
-        # A supervisor starts a worker again that lacks something, but lets others finish after this.
-        raise RelayError(str(error)) if WORKER_NUMBER in os.environ else error
+        self._ending.ask(has_pages=bool(self._inbox))
 
     # ------------------------------------------------------------------ ownership
 
@@ -222,9 +207,15 @@ class Worker:
             lost.require_checkpoints(view, [each.source for each in self._sources.values()], patience)
         else:
             view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
-        for source in self._sources.values():
-            source.choose_stream()
-            source.check_plan()
+        for name, source in list(self._sources.items()):
+            try:
+                source.choose_stream()
+                source.check_plan()
+            except RelayError as error:  # I12
+                if self._connections is None or len(self._sources) == 1:
+                    raise
+                self._connections.refuse_plan(name, error)
+                self._sources.pop(name).source.close()
         self._same_sources.warn_of_unread()
 
     def _serve_group(self) -> None:

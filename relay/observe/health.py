@@ -59,10 +59,12 @@ def find_stalls(
         found.append(Stall("the worker's main loop hangs; Kafka may not be answering", now - turned, hangs=True))
     if status is None:
         return found
+    for name, since, why in status.absent:  # I12
+        found.append(Stall("the source is not read", now - since, name, error=redacted(why)))
     uncommitted = liveness.uncommitted
     if uncommitted is not None:
         found += _commit_stall(status, uncommitted, now, limit)
-    has_none_committed = bool(found)
+    has_none_committed = any(stall.source is None for stall in found)
     if liveness.differs_since is not None and now - liveness.differs_since > limit:
         more = f"; and {len(status.differences) - 3} more" if len(status.differences) > 3 else ""
         what = f"{'; '.join(status.differences[:3])}{more}. Give every worker the same config"

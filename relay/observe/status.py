@@ -112,7 +112,8 @@ class WorkerStatus:
     ``gained``: the partitions that have not passed it, which may take ``barrier_timeout`` seconds. ``read_delay``:
     seconds that a read which is due has to wait for others. ``checkpoints_read_at``: by partition of the topic
     ``checkpoints``, the monotonic time up to which everything committed to it is known. ``differences``: what
-    other workers of the relay have other than this one.
+    other workers of the relay have other than this one. ``absent``: the sources that are not connected, or refused,
+    each with the monotonic time since when, and why.
     """
 
     group: str
@@ -125,3 +126,4 @@ class WorkerStatus:
     checkpoints: str = ""
     checkpoints_read_at: Mapping[int, float] = field(default_factory=dict)
     differences: Sequence[str] = ()
+    absent: Sequence[tuple[str, float, str]] = ()

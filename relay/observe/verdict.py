@@ -80,9 +80,10 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
         source, stream, shard = stall["source"], stall["stream"], stall["shard"]
         if source is None or (source, shard) not in gaps:  # else the gap says more
             what = ": ".join(each for each in (shard or source, stall["what"]) if each)
-            inside = ", ".join([f"source {source}", f"stream {stream}", process] if source else [process])
+            places = (f"source {source}" if source else "", f"stream {stream}" if stream else "", process)
+            inside = ", ".join(filter(None, places))
             reason = f"Last error: {stall['error']}" if stall["error"] else ""
-            look = (command("status"),) if source else ()
+            look = (command("status" if stream else "check"),) if source else ()
             yield Problem("Stalled", what, reason, inside, stall["seconds"], look)
     for source in known["sources"]:
         yield from _gaps(source, command)

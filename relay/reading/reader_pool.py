@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from relay.errors import ConfigError, RelayError
+from relay.errors import ConfigError, RelayError, fault_of
 from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ReadOutcome
 from relay.source import STREAMED_PAGE, ReadResult, ShardReader
 
@@ -233,8 +233,9 @@ class ReaderPool:
             self._close_reader(shard)
         if shard.closed and isinstance(result, BaseException):
             return []
-        if isinstance(result, ConfigError) or not isinstance(result, ReadOutcome):
-            raise result
+        with fault_of(shard.source):
+            if isinstance(result, ConfigError) or not isinstance(result, ReadOutcome):
+                raise result
         if not isinstance(result, RelayError):
             shard.note(result, self.clock())
         return [] if shard.closed else [(shard, result)]

@@ -84,7 +84,8 @@ class SetAside:
         """Open what has the record ``key``, or let it wait if that is refused. Raises ``ConfigError``."""
         try:
             yield
-        except ConfigError:
+        except ConfigError as error:
+            error.source = self._committed.stream.source
             raise
         except RelayError as error:  # I12
             self.add(key, name, error)

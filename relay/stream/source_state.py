@@ -7,11 +7,11 @@ checkpoints topic counts here (I4).
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
-from relay.errors import RelayError
+from relay.errors import RelayError, fault_of
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
-from relay.reading.set_aside import Refusal, SetAside
+from relay.reading.set_aside import GapPending, Refusal, SetAside
 from relay.records import (
     CommittedRecords,
     Lineage,
@@ -151,7 +151,8 @@ class SourceState:
         """Refuse a plan that contradicts the config or the table. Raises ``ConfigError``."""
         if self.plan is not None and not self._plan_checked:
             self._plan_checked = True
-            self.planning.check(self.plan)
+            with fault_of(self.source.name):
+                self.planning.check(self.plan)
             self.new_tables.begin(self.plan, self.source.tables() if self.source.has_journals else ())
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
@@ -211,6 +212,12 @@ class SourceState:
         released, listed = self.set_aside.released(), self.lineage.listed
         if any(self._is_shard(key, each) and each.name not in listed for key, each in released.items()):
             self.list_soon()
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why no plan can be made of the stream, unless that waits for a decision about a gap."""
+        found = self.set_aside.refusals.get(self.stream.plan_key)
+        return None if found is None or isinstance(found.error, GapPending) else found
 
     def prunable(self) -> list[bytes]:
         """Return the checkpoint keys that nobody needs any longer."""

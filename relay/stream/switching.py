@@ -4,7 +4,7 @@ import logging
 import math
 from functools import partial
 
-from relay.errors import StreamGone, Unavailable
+from relay.errors import StreamGone, Unavailable, fault_of
 from relay.process.slow_call import SlowCall
 from relay.records import CommittedStream, StreamId
 from relay.snapshots.lifecycle import Snapshots
@@ -92,7 +92,8 @@ class Switching:
             return None
         connecting, self._connecting = self._connecting, None
         try:
-            following = connecting.result()
+            with fault_of(self._source.name):
+                following = connecting.result()
         except Unavailable as error:
             self.retry_later(error)
             return None

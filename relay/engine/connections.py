@@ -1,0 +1,136 @@
+"""Which sources of a config are connected, and why others are not (I12).
+
+A worker relays the sources that are connected. When another one is back, or one of them is refused, it ends, and the
+next one begins with all that can be read: so a source that comes back is validated as at the first start.
+"""
+
+import logging
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, wait
+from functools import partial
+from threading import BoundedSemaphore
+
+from relay.config import SourceConfig
+from relay.engine.config_reload import ReloadedConfig
+from relay.engine.kinds import open_source
+from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
+from relay.process.slow_call import SlowCall
+from relay.reading.set_aside import TRY_AGAIN, Refusal
+from relay.records import StreamId
+from relay.source import Source
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 15.0
+"""For how many seconds the first worker waits for sources that do not answer, such as a table that is being created."""
+
+_LONGEST_WAIT = 30.0
+"""Seconds between two attempts to connect to a source."""
+
+_AT_ONCE = BoundedSemaphore(16)
+
+
+class Connections:
+    """It outlives a worker, and is used by its thread. ``clock``: monotonic seconds.
+
+    ``refusals``: by source, why it is not read.
+    """
+
+    def __init__(self, reloaded: ReloadedConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.refusals: Mapping[str, Refusal] = {}
+        self._reloaded = reloaded
+        self._tried = reloaded.config
+        self._clock = clock
+        # By source, an attempt that is under way, or that has ended and was not looked at.
+        self._calls: dict[str, SlowCall[tuple[StreamId, Source]]] = {}
+        self._failures = Counter[str]()
+
+    @property
+    def is_connecting(self) -> bool:
+        return bool(self._calls)
+
+    def begin(self) -> None:
+        """Begin to connect to all sources. Raises what is wrong with the config without any connection."""
+        known = {*self.refusals, *self._calls}
+        opened = [(each, open_source(each)) for each in self._reloaded.config.sources if each.name not in known]
+        for entry, source in opened:
+            self._begin(entry, source)
+
+    def connect(self) -> dict[StreamId, Source]:
+        """Return the sources that can be read. `begin` comes first. If none can, raises why the first one cannot."""
+        wait([call for name, call in self._calls.items() if name not in self.refusals], timeout=_PATIENCE)
+        while not (connected := self._take()):
+            if not self._calls:
+                raise min(self.refusals.values(), key=lambda each: each.since).error
+            wait(self._calls.values(), return_when=FIRST_COMPLETED)
+        for name in self._calls.keys() - self.refusals.keys():
+            self.refuse(name, NoAnswer(f"source {name}: it has not answered for {_PATIENCE:.0f} s"))
+        return connected
+
+    def is_one_back(self) -> bool:
+        """Try again what is due. Return whether `connect` would return another source."""
+        if self._tried is not self._reloaded.config:
+            self._tried = self._reloaded.config
+            self.refusals = {name: Refusal(name, each.error, each.since, 0.0) for name, each in self.refusals.items()}
+        self._look()
+        for entry in self._tried.sources if self.refusals else ():
+            refusal = self.refusals.get(entry.name)
+            if refusal is not None and refusal.again_at <= self._clock() and entry.name not in self._calls:
+                self._begin(entry)
+        return any(call.done() for call in self._calls.values())
+
+    def refuse(self, name: str, error: RelayError, *, wait: float | None = None) -> None:
+        """Read ``name`` no longer, until it can be connected to again. ``wait``: seconds until that is tried."""
+        now, before = self._clock(), self.refusals.get(name)
+        self._failures[name] += 1
+        if wait is None:
+            wait = random.uniform(0.5, 1.0) * min(_LONGEST_WAIT, 2.0 ** self._failures[name])
+        if isinstance(error, ConfigError):
+            wait = math.inf
+        if before is None or str(before.error) != str(error):
+            how = "this is tried again" if wait < math.inf else "after a repair, send SIGHUP or restart the relay"
+            log.error("%s; the other sources go on, and %s", str(error), how)
+        error = error.with_traceback(None)  # I11
+        error.__cause__ = error.__context__ = None
+        since = now if before is None else before.since
+        self.refusals = {**self.refusals, name: Refusal(name, error, since, now + wait)}
+
+    def refuse_plan(self, name: str, error: RelayError) -> None:
+        """The same for a source that is connected, and whose plan does not fit."""
+        self.refuse(name, error, wait=TRY_AGAIN if isinstance(error, Unavailable) else math.inf)
+
+    def _begin(self, entry: SourceConfig, source: Source | None = None) -> None:
+        self._calls[entry.name] = SlowCall(f"connect-{entry.name}", partial(_connect, entry, source))
+
+    def _look(self) -> None:
+        """Note which attempts have failed."""
+        for name, call in list(self._calls.items()):
+            if call.done() and (error := call.exception()) is not None:
+                del self._calls[name]
+                if not isinstance(error, RelayError):
+                    raise error
+                self.refuse(name, error)
+
+    def _take(self) -> dict[StreamId, Source]:
+        self._look()
+        connected = {name: self._calls.pop(name).result() for name, call in list(self._calls.items()) if call.done()}
+        for name in connected:
+            if name in self.refusals:
+                log.warning("source %s: it can be connected to again", name)
+            del self._failures[name]
+        self.refusals = {name: each for name, each in self.refusals.items() if name not in connected}
+        return dict(connected.values())
+
+
+def _connect(entry: SourceConfig, source: Source | None) -> tuple[StreamId, Source]:
+    source = source or open_source(entry)
+    try:
+        with _AT_ONCE:
+            return source.connect(), source
+    except RelayError:
+        source.close()
+        raise
