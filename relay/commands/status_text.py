@@ -55,7 +55,7 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
         console.print(f"  consumer {consumer.consumer}: {_behind(consumer)}")
     for source in status.sources:
         console.print()
-        _show_source(console, source, every)
+        _show_source(console, source, every, status.at)
     console.file.flush()
 
 
@@ -82,15 +82,15 @@ def _behind(consumer: ConsumerStatus) -> str:
     return "not begun" if consumer.offsets_behind is None else f"{many(consumer.offsets_behind, 'offset')} behind"
 
 
-def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
+def _show_source(console: Console, source: SourceStatus, every: bool, at: float) -> None:
     title = Text() + Text(f"source {source.source}", "bold") + Text(f" ({source.type} {source.table})")
     if source.stream is None:
         console.print(title + Text(": not read yet"))
     else:
         console.print(title + Text(f": stream {source.stream}"))
         console.print(f"  started {_time(source.planned_at)} at {source.start}")
-        lag = "" if source.lag_seconds is None else f", {span(source.lag_seconds)} ago"
-        console.print(f"  relayed up to {_time(source.watermark)}{lag}")
+        if (lag := source.lag_seconds) is not None:
+            console.print(f"  relayed up to {_time(at - lag)}, {span(lag)} ago")
         _show_snapshot(console, source)
     for gap in source.gaps:
         style = "" if gap.state == "published" else "bold red"

@@ -59,6 +59,9 @@ class ReloadedConfig:
                 log.error("source %s keeps its current settings: %s", name, error)
             else:
                 applied[name] = entry
-        for name in entries:
-            log.warning("source %s is new in the config; restart the relay to read it", name)
+        for name, entry in entries.items():
+            if name in applied:
+                applied[name] = entry  # it is not connected
+            else:
+                log.warning("source %s is new in the config; restart the relay to read it", name)
         self.config = self.config.model_copy(update={"sources": list(applied.values())})

@@ -95,7 +95,7 @@ class Connections:
             how = "this is tried again" if wait < math.inf else "after a repair, send SIGHUP or restart the relay"
             log.error("%s; the other sources go on, and %s", str(error), how)
         error = error.with_traceback(None)  # I11
-        error.__cause__ = error.__context__ = None
+        error.__cause__ = error.__context__ = error.source = None  # if it is raised again, it ends the relay
         since = now if before is None else before.since
         self.refusals = {**self.refusals, name: Refusal(name, error, since, now + wait)}
 

@@ -38,7 +38,6 @@ def take(
                 listed_at=_here(source, source.discovery.listed_at) or 0.0,
                 listing_wanted_at=_here(source, source.discovery.wanted_at) or 0.0,
                 listing_took=source.discovery.took,
-                resume_timestamp=source.resume_timestamp(),
                 low_watermark=source.low_watermark(),
                 open=polls(source.shards.open),
                 segments=polls(source.snapshots.open) if source.snapshots is not None else {},

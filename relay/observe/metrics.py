@@ -70,9 +70,9 @@ LATENCY = Metric(
 )
 LAG = Metric(
     "relay_lag_seconds",
-    "How far back a restart would resume, over all workers and shards: now minus `resume_timestamp`, or the time "
-    "since the source was planned while that is unknown. An idle DynamoDB source shows 60 to 75 s, because records "
-    "may arrive late.",
+    "The time since everything that the source had shown was published, of the shard of all workers that is furthest "
+    "behind; since the source was planned while nothing is. An idle source shows up to 15 s, the time between two "
+    "checkpoints.",
 )
 SHARD_LAG = Metric(
     "relay_shard_lag_max_seconds", "The lag of the shard that is furthest behind among those open in this worker."

@@ -116,7 +116,9 @@ class Observer(Collector):
         yield _family(metrics.PARTITIONS, [([], float(len(status.owned)))])
         for metric, value in _OF_SOURCE.items():
             values = ((source, value(source, now, wall)) for source in status.sources)
-            yield _family(metric, [([s.stream.source], found) for s, found in values if found is not None])
+            samples = [([s.stream.source], found) for s, found in values if found is not None]
+            absent = [([name], 1.0) for name, _, _ in status.absent] if metric is metrics.SET_ASIDE else []
+            yield _family(metric, samples + absent)
 
     def _observe(self) -> tuple[WorkerStatus | None, float | None, float, float]:
         """Return the latest status, when the main loop last turned, and the time by both clocks."""

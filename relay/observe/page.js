@@ -1,5 +1,5 @@
 // The status page: asks for page.json every few seconds and patches what has changed, so focus and scrolling stay.
-const BEHIND = 120; // seconds of lag; less is usual for an idle shard of DynamoDB
+const BEHIND = 120; // seconds of lag: less passes by itself, as after a start
 const MOST_DRAWN = 150; // shards of a source
 
 // ------------------------------------------------------------------ the state of everything

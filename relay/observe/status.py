@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from relay.kafka.checkpoints import partition_of
-from relay.records import Plan, Shard, ShardCheckpoint, StreamId, has_ended
+from relay.records import Plan, Shard, ShardCheckpoint, StreamId, has_ended, shard_lag, source_lag
 
 
 class Poll(NamedTuple):  # made for every open shard, in a third of the time of a frozen dataclass
@@ -31,14 +31,14 @@ class SourceView:
     """One source. ``checkpoints``: the committed ones of all workers. ``listed``: the shards of the latest listing.
 
     ``listed_at``: when that was, in seconds since the epoch, 0 before the first. ``listing_wanted_at``: when a listing
-    was last requested. ``listing_took``: how many seconds the latest took. ``resume_timestamp``, ``low_watermark``: see
-    ``relay.records``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
-    a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes its plan, or
-    connects to its stream, or None if it does neither. ``pending_gaps``: the gaps that a person has to decide about, as
-    on the gaps topic. ``set_aside``: the shards and segments that wait for a person, None for the whole stream, with
-    the monotonic time since when, and why. ``has_snapshots``: whether its tables can be read again. ``repaired``: the
-    ids of gaps for which a snapshot reads them again, or has. ``left_out``: the tables that cannot be relayed, by name,
-    and why.
+    was last requested. ``listing_took``: how many seconds the latest took. ``low_watermark``: see
+    ``relay.stream.progress``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and
+    estimated, while a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes
+    its plan, or connects to its stream, or None if it does neither. ``pending_gaps``: the gaps that a person has to
+    decide about, as on the gaps topic. ``set_aside``: the shards and segments that wait for a person, None for the
+    whole stream, with the monotonic time since when, and why. ``has_snapshots``: whether its tables can be read again.
+    ``repaired``: the ids of gaps for which a snapshot reads them again, or has. ``left_out``: the tables that cannot be
+    relayed, by name, and why.
     """
 
     stream: StreamId
@@ -47,7 +47,6 @@ class SourceView:
     listed: Mapping[str, Shard]
     listed_at: float
     listing_wanted_at: float
-    resume_timestamp: int
     low_watermark: float | None
     open: Mapping[str, Poll]
     segments: Mapping[str, Poll]
@@ -85,20 +84,12 @@ class SourceView:
         return [p for p in self.parents(shard) if not self.has_ended(p) and any(p in shards for shards in known)]
 
     def lag(self, now: float) -> float | None:
-        """Seconds between ``now``, by the wall clock, and where a restart would resume; None before there is a plan."""
-        if self.plan is None:
-            return None
-        if self.checkpoints and all(checkpoint.state.ended for checkpoint in self.checkpoints.values()):
-            return 0.0
-        return max(0.0, now - (self.resume_timestamp or self.plan.planned_at))
+        """See ``relay.records.lag``; None before there is a plan. ``now``: by the wall clock."""
+        return source_lag(self.plan, self.checkpoints, now) if self.plan is not None else None
 
     def shard_lag(self, shard: str, now: float) -> float | None:
-        """The lag of one shard, or None if it has ended."""
-        if self.plan is None or self.has_ended(shard):
-            return None
-        checkpoint = self.checkpoints.get(shard)
-        progress = checkpoint.progress if checkpoint is not None else None
-        return max(0.0, now - (progress if progress is not None else self.plan.planned_at))
+        """The lag of one shard; None if it has ended, and before there is a plan."""
+        return shard_lag(shard, self.plan, self.checkpoints, now) if self.plan is not None else None
 
     def partition(self, shard: str) -> int:
         """The checkpoint partition of ``shard``, whose owner reads the shard."""

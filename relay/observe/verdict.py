@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 BEHIND = 120.0
-"""Seconds of lag that are shown; less is usual for an idle shard of DynamoDB."""
+"""Seconds of lag that are shown: less passes by itself, as after a start."""
 
 _STATES = {
     "Stalled": ("bad", "Something makes no progress."),

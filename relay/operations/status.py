@@ -26,7 +26,7 @@ from relay.observe.peers import Peers
 from relay.observe.verdict import judge
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
-from relay.records import CommittedStream, ShardCheckpoint, ShardState, SnapshotRequest, StreamId
+from relay.records import CommittedStream, ShardCheckpoint, ShardState, SnapshotRequest, StreamId, shard_lag, source_lag
 from relay.snapshots.control import is_stopped, repaired_by
 from relay.stream.progress import resume_timestamp
 
@@ -35,8 +35,7 @@ from relay.stream.progress import resume_timestamp
 class ShardStatus:
     """One shard. Times are seconds since the epoch. ``owner``: None while no worker owns it.
 
-    ``lag_seconds``: the time since its progress, or None if that is unknown or the shard has ended. ``lag_records``:
-    None, because no source reports it.
+    ``lag_seconds``: see ``relay.records.lag``; None if it has ended. ``lag_records``: None: no source reports it.
     """
 
     shard: str
@@ -238,7 +237,8 @@ def _source(
         return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine, asked)
     owners = {number: _owner(worker) for worker in workers for number in worker.partitions}
     known, repaired = sorted(read.checkpoints.items()), repaired_by(read.control)
-    shards = [_shard(read.stream, shard, checkpoint, owners, now) for shard, checkpoint in known]
+    lags = {shard: shard_lag(shard, plan, read.checkpoints, now) for shard, _ in known}
+    shards = [_shard(read.stream, shard, each, owners, lags[shard]) for shard, each in known]
     return SourceStatus(
         source=entry.name,
         type=entry.type,
@@ -247,7 +247,7 @@ def _source(
         start=plan.requested,
         planned_at=plan.planned_at,
         watermark=resume_timestamp(read.checkpoints),
-        lag_seconds=max((s.lag_seconds for s in shards if s.lag_seconds is not None), default=None),
+        lag_seconds=source_lag(plan, read.checkpoints, now),
         snapshot=_snapshot(read, requests),
         shards=shards,
         gaps=mine,
@@ -257,11 +257,12 @@ def _source(
 
 
 def _shard(
-    stream: StreamId, shard: str, checkpoint: ShardCheckpoint, owners: Mapping[int, Mapping[str, str]], now: float
+    stream: StreamId,
+    shard: str,
+    checkpoint: ShardCheckpoint,
+    owners: Mapping[int, Mapping[str, str]],
+    lag: float | None,
 ) -> ShardStatus:
-    lag = None
-    if not checkpoint.state.ended and checkpoint.progress is not None:
-        lag = max(0.0, now - checkpoint.progress)
     return ShardStatus(
         shard=shard,
         state=checkpoint.state.value,

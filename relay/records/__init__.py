@@ -9,6 +9,7 @@ read only after all its parents have been read to their end (I2).
 
 from relay.records.gap import Decision, Gap, PendingGap
 from relay.records.key import RecordKind, StreamId, owner_key, parse_key
+from relay.records.lag import shard_lag, source_lag
 from relay.records.lineage import Lineage
 from relay.records.plan import PASSED, PartitionOwner, Plan
 from relay.records.shard import (
@@ -62,4 +63,6 @@ __all__ = [
     "owner_key",
     "parse_key",
     "position_text",
+    "shard_lag",
+    "source_lag",
 ]

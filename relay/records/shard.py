@@ -105,6 +105,7 @@ class ShardCheckpoint(StoredRecord):
     ``Page``. ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch. ``emptied``: when tables were
     last emptied or renamed, in seconds, for snapshots that run meanwhile (``relay.snapshots.emptied_tables``).
     ``unplanned``: the tables that have published changes and that the plan lacks: whoever owns the plan adds them.
+    ``quiet_at``: when a read last found that nothing waits, in seconds, of a source that does not know its head.
     """
 
     state: ShardState
@@ -120,6 +121,13 @@ class ShardCheckpoint(StoredRecord):
     reached: float | None = None
     emptied: Mapping[str, float] = field(default_factory=dict)
     unplanned: Mapping[str, UnplannedTable] = field(default_factory=dict)
+    quiet_at: float | None = None
+
+    @property
+    def complete_until(self) -> float | None:
+        """Seconds up to which all that the source had shown is published; None if that is not known. For the lag."""
+        known = (self.progress, self.reached, self.quiet_at)
+        return max((each for each in known if each is not None), default=None)
 
 
 def has_ended(checkpoints: Mapping[str, ShardCheckpoint], shard: str) -> bool:

@@ -89,6 +89,7 @@ class ShardCheckpoints:
             reached=_later(page.reached, before.reached),
             emptied=self._emptied(page, before),
             unplanned=self.new_tables.unplanned(),
+            quiet_at=before.quiet_at if self._has_journals or page.full or page.records else page.begun,
         )
         self._latest[shard.id] = after
         if page.gap is not None:

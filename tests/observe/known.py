@@ -26,7 +26,6 @@ def source(name: str = "orders", **known: Any) -> SourceView:
             "listed": {},
             "listed_at": WALL,
             "listing_wanted_at": WALL - 1000,
-            "resume_timestamp": 0,
             "low_watermark": None,
             "open": {},
             "segments": {},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from relay.observe.health import STALLED_AFTER, find_stalls, not_ready_reasons
 from relay.observe.liveness import Liveness
 from relay.observe.report import report
@@ -137,12 +139,23 @@ def test_a_worker_is_ready_once_it_has_joined_passed_the_fence_and_every_source_
     )
 
 
-def test_lag_is_measured_from_where_a_restart_would_resume() -> None:
+def test_lag_is_measured_from_when_everything_that_the_source_had_shown_was_published() -> None:
     shards = {"a": reading(WALL - 40), "b": reading(WALL - 90), "c": finished(progress=1.0)}
-    known = source(checkpoints=shards, resume_timestamp=int(WALL - 90))
+    known = source(checkpoints=shards)
     assert known.lag(WALL) == 90
     assert [known.shard_lag(shard, WALL) for shard in "abc"] == [40, 90, None]
     assert known.unfinished() == {"a", "b"}
+
+
+@pytest.mark.parametrize("head", ["reached", "quiet_at"])
+def test_a_shard_that_was_read_to_its_head_is_not_behind_although_its_last_change_is_old(head: str) -> None:
+    known = source(checkpoints={"a": reading(WALL - 60, **{head: WALL - 3})})
+    assert known.lag(WALL) == known.shard_lag("a", WALL) == 3
+
+
+def test_a_shard_that_was_not_read_yet_lags_since_the_end_of_its_parents() -> None:
+    shards = {"a": finished(progress=WALL - 30), "b": reading(None, parents=("a",))}
+    assert source(checkpoints=shards).lag(WALL) == 30
 
 
 def test_lag_is_measured_from_the_plan_while_a_shard_has_no_progress() -> None:

@@ -105,13 +105,7 @@ def test_workers_in_one_process_have_separate_counters() -> None:
 def test_exactly_the_metrics_of_the_catalogue_are_exposed() -> None:
     observer = Observer("shop", keeps_status=True, clock=lambda: NOW, wall=lambda: WALL)
     observer._status = status(
-        source(
-            checkpoints={"a": reading(WALL - 70)},
-            open={"a": polled(2)},
-            rows=(5, 10),
-            resume_timestamp=int(WALL - 70),
-            low_watermark=WALL - 70,
-        )
+        source(checkpoints={"a": reading(WALL - 70)}, open={"a": polled(2)}, rows=(5, 10), low_watermark=WALL - 70)
     )
     observer.liveness.turned = NOW - 1
     observer.metrics.count_gap("orders", "trimmed")
