@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -109,6 +110,13 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
     connection = duckdb.connect()
     connection.execute(f"CREATE VIEW relay_log AS FROM read_parquet({log.file_uris()!r}, hive_partitioning = true)")
     connection.execute(log_script.script("duckdb"))
+    page = (Path(__file__).parents[2] / "deploy/docs/how_to/log.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(files = .*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "log.sql").write_text(log_script.script("duckdb"))
+    for before, after in {"/var/lib/relay/log": path, "log.sql": tmp_path / "log.sql"}.items():
+        assert before in program
+        program = program.replace(before, str(after))
+    exec(program, {"DeltaTable": DeltaTable, "duckdb": duckdb, "Path": Path})
     questions[0] = as_of("special", START + 99, "TIMESTAMPTZ")
     in_duckdb = [connection.execute(each).fetchall() for each in questions]
 
