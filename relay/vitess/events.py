@@ -24,7 +24,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd, ShardRows
-from relay.vitess.statements import emptied_tables, here, partly_emptied, refilled, refusal
+from relay.vitess.statements import emptied_tables, here, note_remade, partly_emptied, refilled, refusal
 from relay.vitess.stream_end import ServerStarted, StreamEnd
 from relay.vitess.tables import Tables
 
@@ -261,7 +261,10 @@ class ShardEvents:
                 raise PageMustEnd  # so that whoever resets to a position after it has what came before
             raise refusal(self.shard, table, statement, at)
         executed = parse(transaction.executed or self.position.executed)
-        transaction.emptied += emptied_tables(parsed, tables, self.shard, self.settings, statement, at, executed)
+        remade = transaction.remade = {**self.position.remade, **transaction.remade}
+        emptied = emptied_tables(parsed, tables, self.shard, self.settings, statement, at, executed, remade)
+        transaction.emptied += emptied
+        note_remade(parsed, tables, self.shard, self.settings, executed, remade)
         if (applied := tables.followed.apply(parsed, statement, 0)) is not None:
             seen = {table: why for table, why in applied.unseen.items() if self.settings.shows(table)}
             transaction.statements.append(replace(applied, unseen=seen))
@@ -309,7 +312,8 @@ class VStreamTransaction:
     ``is_open``: whether BEGIN or a row has come. ``gtid``: "" until vtgate or a position names it. ``timestamp``:
     seconds. ``begun_at``: bytes of the stream before it. ``has_changes``: whether its rows have started to become
     changes; before that they are ``waiting``. ``emptied``: tables that a statement in it empties. ``statements``: its
-    published ones. ``executed``: the set at its end in canonical form, "" until that has come.
+    published ones. ``executed``: the set at its end in canonical form, "" until that has come. ``remade``: as in the
+    position, once it has statements.
     """
 
     is_open: bool = False
@@ -321,6 +325,7 @@ class VStreamTransaction:
     emptied: list[Table] = field(default_factory=list)
     statements: list[AppliedStatement] = field(default_factory=list)
     executed: str = ""
+    remade: dict[str, str] = field(default_factory=dict)
 
     def begin(self, event: pb.VEvent, bytes_in: int) -> None:
         """Start at ``event``, after ``bytes_in`` bytes of the stream."""
@@ -345,7 +350,7 @@ class VStreamTransaction:
         executed = self.end_after(position.executed) if self.executed or self.gtid else position.executed
         if position.transaction and (not position.done or self.gtid == position.transaction):
             position = replace(position, transaction="", done={})
-        return replace(position, executed=executed)
+        return replace(position, executed=executed, remade=self.remade or position.remade)
 
     def is_ready(self, waiting: int, position: VStreamPosition, shard: VitessShard, settings: VStreamSettings) -> bool:
         """Whether ``waiting`` bytes of rows need not wait for its end. ``RelayError`` if too many have to (I11)."""

@@ -9,7 +9,7 @@ from relay.gtid import GtidSet, parse
 from relay.vitess.client import Vtgate
 from relay.vitess.shard import VitessShard
 
-MovedTo = Callable[[VitessShard, str, GtidSet], str | None]
+MovedTo = Callable[[VitessShard, str, GtidSet, str], str | None]
 """`moved_to` of one vtgate."""
 
 _JOURNALS = "select val from _vt.resharding_journal where db_name = database()"
@@ -28,13 +28,16 @@ class _Move(NamedTuple):
     targets: Mapping[tuple[str, str], GtidSet]
 
 
-def moved_to(vtgate: Vtgate, shard: VitessShard, table: str, executed: GtidSet) -> str | None:
+def moved_to(vtgate: Vtgate, shard: VitessShard, table: str, executed: GtidSet, remade: str) -> str | None:
     """Return the keyspace that a table was moved to from ``shard``; None if it was not, or is back.
 
-    ``executed``: what the shard had executed when that was so. Raises ``Unavailable``.
+    ``executed``: what the shard had executed when that was so. ``remade``: as in ``VStreamPosition``. Raises
+    ``Unavailable``.
     """
     here = shard.keyspace, shard.name
-    moves = [move for move in _moves(vtgate, *here, table) if executed.contains(move.position)]
+    found, since = _moves(vtgate, *here, table), parse(remade)
+    # I7: the journal of a table stays for ever, also after another one got its name.
+    moves = [move for move in found if executed.contains(move.position) and move.position.contains(since)]
     last = next((move for move in moves if all(move.position.contains(each.position) for each in moves)), None)
     if last is None:
         return None

@@ -7,6 +7,7 @@ and skips them. Checkpoints hold this JSON.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,8 @@ class VStreamPosition:
     """The GTID of the next transaction, if some of its rows are published."""
     done: PublishedRows = field(default_factory=dict)
     """How many rows of ``transaction`` are published."""
+    remade: Mapping[str, str] = field(default_factory=dict)
+    """By table that was moved to another keyspace and removed: the executed set when another one was made, or ""."""
 
     @classmethod
     def from_json(cls, position: Position | Start, shard: str) -> VStreamPosition:
@@ -42,10 +45,12 @@ class VStreamPosition:
                 '{"gtid": "MySQL56/..."} or {"gtid": "MariaDB/..."}'
             ) from None
         transaction = position.get("transaction", "")
-        return cls(executed, transaction, position.get("rows_of", {}).get(transaction, {}))
+        done = position.get("rows_of", {}).get(transaction, {})
+        return cls(executed, transaction, done, position.get("remade", {}))
 
     def to_json(self) -> dict[str, Any]:
-        return {"gtid": self.executed, **(position_fields({self.transaction: self.done}) if self.done else {})}
+        remade = {"remade": dict(self.remade)} if self.remade else {}
+        return {"gtid": self.executed, **position_fields({self.transaction: self.done} if self.done else {}), **remade}
 
     @property
     def needed(self) -> GtidSet:

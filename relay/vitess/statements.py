@@ -40,11 +40,12 @@ def emptied_tables(
     statement: str,
     at: str,
     executed: GtidSet,
+    remade: dict[str, str],
 ) -> list[Table]:
     """Return the layouts of the tables that a statement empties. Warns of a table without layout.
 
     Without its layout nothing about a table can be published. ``at``: the position of the statement. ``executed``:
-    before it. Raises ``Unavailable``.
+    before it. ``remade``: as in ``VStreamPosition``, gets the moved tables that it removes. Raises ``Unavailable``.
     """
     place = shard.qualified
     found = []
@@ -53,7 +54,10 @@ def emptied_tables(
         table = tables.last(name)
         if table is None and not settings.shows(name):
             continue
-        if is_removed and (keyspace := tables.moved_to(shard, name, executed)) is not None:  # I1
+        keyspace = tables.moved_to(shard, name, executed, remade.get(name, "")) if is_removed else None
+        if is_removed and (keyspace is not None or name in remade):
+            remade[name] = ""
+        if keyspace is not None:  # I1
             log.warning(
                 "%s: %r at %s removes table %s, which was moved to keyspace %s: its rows stay where they were relayed "
                 "to. For their later changes, relay that keyspace as a source",
@@ -75,6 +79,28 @@ def emptied_tables(
                 at,
             )
     return found
+
+
+def note_remade(
+    parsed: Classified,
+    tables: Tables,
+    shard: VitessShard,
+    settings: VStreamSettings,
+    executed: GtidSet,
+    remade: dict[str, str],
+) -> None:
+    """Note the tables that a statement makes where others were moved to another keyspace. Raises ``Unavailable``.
+
+    ``executed``: when it is executed. ``remade``: as in ``VStreamPosition``.
+    """
+    old = [name for name, _ in parsed.renamed]
+    made = () if parsed.temporary or parsed.kind is not Kind.CREATE else parsed.tables
+    for _, name in (*made, *(new for _, new in parsed.renamed if new not in old)):
+        is_absent = remade.get(name) == ""
+        if not is_absent and (parsed.if_absent or (tables.last(name) is None and not settings.shows(name))):
+            continue
+        if is_absent or tables.moved_to(shard, name, executed, remade.get(name, "")) is not None:
+            remade[name] = executed.position
 
 
 def refilled(shard: VitessShard, transaction: str, table: str) -> RelayError:

@@ -35,7 +35,7 @@ class Tables:
         followed: FollowedTables,
         keyspace: str = "",
         collations: Collations = lambda _: {},
-        moved_to: MovedTo = lambda shard, table, executed: None,
+        moved_to: MovedTo = lambda shard, table, executed, remade: None,
     ) -> None:
         self._layout = layout
         self._collations = collations

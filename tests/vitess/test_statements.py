@@ -130,6 +130,50 @@ def test_a_table_that_was_moved_to_another_keyspace_and_not_back_is_not_emptied_
     assert ("which was moved to keyspace customers" in caplog.text) == (not is_emptied)
 
 
+MOVED = switched("MariaDB/0-1-11", THERE, "MariaDB/0-9-5")
+DROP, CREATE = "drop table vt_a.customer", "create table customer (id bigint primary key, name varchar(20))"
+IF_ABSENT, IF_THERE = CREATE.replace("table", "table if not exists"), DROP.replace("table", "table if exists")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("statements", "is_emptied", "journals"),
+    [
+        ([DROP, CREATE, DROP], [False, False, True], MOVED),
+        ([DROP, IF_ABSENT, DROP], [False, False, True], MOVED),
+        ([DROP, "rename table _c_new to customer", "rename table customer to _c_old"], [False, False, True], MOVED),
+        ([CREATE, DROP], [False, True], MOVED),  # it was removed before the relay started
+        ([DROP, CREATE, DROP, IF_THERE, CREATE, DROP], [False, False, True, False, False, True], MOVED),
+        ([IF_ABSENT, DROP], [False, False], MOVED),  # which is still there
+        (
+            ["rename table customer to _vt_hld_1, _vt_vrp_1 to customer", DROP, CREATE, IF_ABSENT],
+            [False, False, False, False],
+            MOVED,
+        ),
+        (
+            [DROP, CREATE, IF_ABSENT, DROP, CREATE, DROP],
+            [False, False, False, False, False, True],
+            [*MOVED, *switched("MariaDB/0-1-13", THERE, "MariaDB/0-9-9")],
+        ),
+    ],
+)
+def test_a_table_that_is_made_where_another_one_was_moved_away_is_emptied_by_its_removal(
+    statements: list[str], is_emptied: list[bool], journals: Answer, restarts: bool
+) -> None:
+    """I7: the journal of a move stays for ever. Also if the relay is started again after each statement."""
+    log = Log()
+    log.add(*new(1))
+    answers = {f"{KEYSPACE}:0{JOURNALS}": journals}
+    pages: list[Page] = []
+    for statement in statements:
+        log.add(statement=statement)
+        if restarts:
+            pages += read_all(log, after=pages[-1] if pages else None, answers=answers)
+    pages = pages or read_all(log, answers=answers)
+    found = [change.token and change.token.position for page in pages for change in page.changes if change.key is None]
+    assert found == [f"MariaDB/0-1-{12 + at}" for at, emptied in enumerate(is_emptied) if emptied]
+
+
 def test_nothing_is_emptied_while_nobody_says_whether_a_table_was_moved() -> None:
     """I1: a user may not be allowed to ask."""
     log = Log()
