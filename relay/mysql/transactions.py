@@ -246,8 +246,8 @@ class ShardTransactions:
         has_one_of_each = len({table.name for table in tables}) == len(tables)
         layouts = self.statements.layouts
         is_fit = layouts.unfit.isdisjoint(table.name for table in tables)
-        has_other_key = any(map(layouts.has_other_key, tables))
-        if has_one_of_each and is_fit and not has_other_key and self._takes_whole(scanned):
+        has_known_keys = has_one_of_each and is_fit and not any(map(layouts.has_other_key, tables))
+        if has_known_keys and self._takes_whole(scanned):
             compiled = [self._compiled(known.table, known.decoder) for known in scanned.tables]
             last = self._changes.whole(scanned, compiled, room)
         if last is None:

@@ -100,6 +100,23 @@ def test_a_table_that_gets_another_engine_or_a_key_is_relayed_from_then_on(
     assert not source.left_out
 
 
+@pytest.mark.parametrize("server", ["mysql"], indirect=True)
+def test_a_table_that_keeps_no_rows_is_made_again_without_a_trace(server: Any, execute: Any, unique: str) -> None:
+    """I12: its rows are in the binlog, and do not make it one that was relayed."""
+    execute(OF_MYSQL["hole"][0])
+    source = source_of(unique, server)
+    with closing(open_at(source, begin(source)["-"])) as reader:
+        for number in range(3):
+            execute("START TRANSACTION")  # which is read as a whole
+            execute(f"INSERT t VALUES ({number}, {number})")
+            execute(OF_MYSQL["hole"][1])
+            execute("COMMIT")
+            assert [change.table for change in read_to_head(reader)[0]] == ["t"]
+            execute("DROP TABLE hole")
+            execute(OF_MYSQL["hole"][0])
+    assert set(source.left_out) == {"hole"}
+
+
 def test_all_named_tables_that_cannot_be_relayed_are_refused_at_once(server: Any, execute: Any, unique: str) -> None:
     for table in ("by_set", "bare"):
         execute(UNFIT[table][0])
