@@ -129,7 +129,8 @@ class Layouts:
         return [table.schema for table in list(self._last.values())]
 
     def known(self) -> list[str]:
-        return [*self._last, *(name for name in self._relayed if name not in self._last and self._is_named(name))]
+        relayed = list(self._relayed)  # I12: the threads of other shards add to it
+        return [*self._last, *(name for name in relayed if name not in self._last and self._is_named(name))]
 
     def now(self, server: ServerConnection) -> TablesNow:
         """Return the wanted tables as the server has them. Raises ``Unavailable``."""

@@ -128,6 +128,25 @@ def test_rows_of_another_key_are_not_in_the_page_of_what_came_before_them(is_pla
     assert [len(operations) for operations, _ in pages] == [2, 2]
 
 
+def test_a_table_that_another_shard_begins_to_relay_does_not_end_the_reader_of_this_one() -> None:
+    """I12: each statement asks for the known tables, which the threads of all shards add to."""
+    shard = Shard()
+
+    class Name(str):
+        """The name of a table beside whose look-up a row of another table comes."""
+
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            table = shard.layouts("d", f"another_{len(shard.layouts.seen())}", [Column("id", "int")], ["id"])
+            assert table is not None
+            shard.layouts.has_other_key(table)
+            return str.__hash__(self)
+
+    shard.layouts.remember({Name("a"): [["id", "int"]], Name("b"): [["id", "int"]]}, {})
+    assert {"a", "b"} <= set(shard.layouts.known())
+
+
 @pytest.mark.parametrize("size", [10, STREAMED_PAGE + 1])
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_row_that_is_held_back_is_not_in_a_page_of_another_layout(size: int, first: int) -> None:
