@@ -21,7 +21,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test faults one quick mutants model floors lint format package wheels deploy-check image-check docs up down bench soak audit proto setup help
+.PHONY: demo test faults one quick mutants model floors lint format package wheels release deploy-check image-check docs up down bench soak audit proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ package: setup   ## Build the sdist and the wheel, check them, and try the wheel
 
 wheels: $(UV)    ## The wheel of this platform in dist/, with the compiled core; relay/native/README.md has the others.
 	@rm -rf dist && RELAY_NATIVE=required $(UV) build --quiet --wheel --out-dir dist && ls dist
+
+release: setup   ## What a release has, in dist/, each tried in an empty environment: sdist, wheels.
+	@UV="$(UV)" deploy/release.sh
 
 deploy-check: setup  ## Render and validate all of deploy/ with helm, promtool and others; the first time builds them with Go.
 	@rm -rf dist && $(UV) build --quiet --out-dir dist

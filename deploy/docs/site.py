@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.docs import reference
+from deploy.docs import from_code
 
 ROOT = Path(__file__).parents[2]
 HERE = "deploy/docs"
@@ -144,7 +144,7 @@ def stage(folder: Path) -> None:
         if page == Path("README.md"):
             text += _contents()
         _write(folder / page.parent / page.name.replace("README", "index"), _LINK.sub(_to_page, text))
-    for name, text in reference.pages().items():
+    for name, text in from_code.pages().items():
         _write(folder / f"{name}.md", text)
 
 

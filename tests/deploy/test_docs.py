@@ -9,7 +9,7 @@ import pytest
 import typer
 import yaml
 
-from deploy.docs import reference, site
+from deploy.docs import from_code, site
 from relay.cli import app
 from relay.config.json_schema import json_schema
 from tests.benchmarks.harness import Benchmark
@@ -20,14 +20,14 @@ from tests.deploy import ALERTS
 
 def test_every_key_of_the_config_is_in_the_reference() -> None:
     schema = json_schema()
-    page = reference.config()
+    page = from_code.config()
     for definition in (schema, *schema["$defs"].values()):
         for key in definition["properties"]:
             assert f"| `{key}` |" in page
 
 
 def test_the_reference_says_what_each_key_means_and_names_no_class() -> None:
-    page = reference.config()
+    page = from_code.config()
     assert re.findall(r"^\| `\w+` \|.*\|  \|$", page, re.MULTILINE) == []
     assert re.findall(r"\w+Config\b", page) == []
     headings = set(re.findall(r"^## (.*)$", page, re.MULTILINE))
@@ -36,7 +36,7 @@ def test_the_reference_says_what_each_key_means_and_names_no_class() -> None:
 
 
 def test_every_command_and_its_options_are_in_the_reference() -> None:
-    page = reference.commands()
+    page = from_code.commands()
     sections = {section.split("\n", 1)[0]: section for section in page.split("\n## ")[1:]}
     commands = {command.callback.__name__: command.callback for command in app.registered_commands if command.callback}
     for name in commands:
@@ -52,7 +52,7 @@ def test_every_command_and_its_options_are_in_the_reference() -> None:
 
 
 def test_every_alert_is_in_the_runbook() -> None:
-    page = reference.runbook()
+    page = from_code.runbook()
     rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
     assert rules
     for rule in rules:
@@ -60,12 +60,12 @@ def test_every_alert_is_in_the_runbook() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_errors() -> None:
-    assert re.findall(r"^\| (\d+) \|", reference.exit_codes(), re.MULTILINE) == ["0", "1", "2", "3", "4", "130", "143"]
+    assert re.findall(r"^\| (\d+) \|", from_code.exit_codes(), re.MULTILINE) == ["0", "1", "2", "3", "4", "130", "143"]
 
 
 def test_every_document_is_on_the_site() -> None:
     pages = {page for chapter in site.CHAPTERS.values() for page in chapter}
-    made = reference.pages().keys()
+    made = from_code.pages().keys()
     documents = {
         path.relative_to(site.ROOT).as_posix().replace("README", "index").removesuffix(".md")
         for path in site.documents()
@@ -89,7 +89,7 @@ def test_a_recorded_benchmark_replaces_its_last_result_and_no_other(tmp_path: Pa
     file = tmp_path / "benchmarks.json"
     for name, figure in (("start", 1.0), ("look", 2.0), ("start", 3.0)):
         record(name, [Benchmark(name, figure, 2000.0, "s", 1.5, 7, 7, 1.01, "a note")], file)
-    page = reference.benchmarks(file)
+    page = from_code.benchmarks(file)
     assert "| `start` | 3 | 2,000 | 1.5 | 1.01 | s |\n\n- `start`: a note" in page
     assert "| `look` | 2 |" in page
     assert page.count("| `start` |") == 1
@@ -131,7 +131,7 @@ def test_the_search_finds_a_section_by_the_words_of_its_heading(built: Path, tmp
 def test_a_link_that_leads_nowhere_fails_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    real = reference.pages()
-    monkeypatch.setattr(reference, "pages", lambda: {**real, "avro": "# Avro\n\n[gone](schemas/index.md#gone)\n"})
+    real = from_code.pages()
+    monkeypatch.setattr(from_code, "pages", lambda: {**real, "avro": "# Avro\n\n[gone](schemas/index.md#gone)\n"})
     assert site.build(tmp_path / "site") != 0
     assert "gone" in capfd.readouterr().err

@@ -146,7 +146,7 @@ def _method(name: str) -> str:
 
 def _names(schema: Mapping[str, Any]) -> dict[str, str]:
     """Return what users call each definition: the key that holds it, or the source of a type."""
-    names = {}
+    names: dict[str, str] = {}
     for part in (schema, *schema["$defs"].values()):
         for key, value in part["properties"].items():
             names |= dict.fromkeys(re.findall(r"#/\$defs/(\w+)", json.dumps(value)), key)
