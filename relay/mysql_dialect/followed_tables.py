@@ -257,8 +257,8 @@ class FollowedTables:
         changed = self._each(said.tables[:1], lambda before: self._altered(before, sql, sql_mode))
         shape = (before or _GONE).shape
         types = shape.types if shape is not None and (self._text() if shape.text is None else shape.text) else {}
-        if changed and not keeps_values(types, sql, sql_mode):
-            self._unseen[name] = "may have other values now"  # I7
+        if changed and not keeps_values(types, sql, sql_mode):  # I7
+            self._unseen[name] = "may have other values now"
         renamed = self._rename(said)
         if not renamed or said.tables[0][0] != self._database:
             return changed or renamed
