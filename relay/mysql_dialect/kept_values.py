@@ -39,8 +39,8 @@ _DECIMALS = ("decimal", "numeric", "dec", "fixed")
 _GROWING = (("char",), ("varchar", "text", "mediumtext", "longtext"), ("varbinary", "blob", "mediumblob", "longblob"))
 # What may follow the type of a column: where it is new, and gives rows nothing but NULL, and where it was there.
 _TEXT = r"(?:CHARACTER SET|CHARSET|COLLATE) (?:= )?(?!BINARY|[='])\S+"
-_ANY = rf"NULL|UNSIGNED|SIGNED|ZEROFILL|(?:IN)?VISIBLE|FIRST|(?:COMMENT|AFTER) \S+|{_TEXT}"
-_NEW = re.compile(rf"(?:(?:{_ANY}|DEFAULT NULL)(?: |$))*")
+_ANY = rf"NULL|UNSIGNED|SIGNED|(?:IN)?VISIBLE|FIRST|(?:COMMENT|AFTER) \S+|{_TEXT}"
+_NEW = re.compile(rf"(?:(?:{_ANY}|ZEROFILL|DEFAULT NULL)(?: |$))*")
 _OLD = re.compile(rf"(?:(?:{_ANY}|NOT NULL|DEFAULT(?: (?:'|NULL|CURRENT_TIMESTAMP|[0-9]\S*))?)(?: |$))*")
 _CHARSET = re.compile(rf"(?:(?:DEFAULT )?{_TEXT}(?: |$))+")
 
