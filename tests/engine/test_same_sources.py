@@ -27,7 +27,21 @@ from tests.scripted_source import ScriptedSource, config_of, running
 from tests.waiting import wait_until
 
 NOT_PUBLISHED = {
-    *("name", "type", "start", "on_gap", "user", "password", "tls", "iam", "shards", "database", "snapshot", "max_lag"),
+    *(
+        "name",
+        "type",
+        "start",
+        "on_gap",
+        "on_alter",
+        "user",
+        "password",
+        "tls",
+        "iam",
+        "shards",
+        "database",
+        "snapshot",
+    ),
+    "max_lag",
     *("snapshot_rows_per_second", "reshard_checkpoint_table", "vtgate", "keyspace", "tablet_type", "cells", "silence"),
     *("table", "tags", "stream_arn", "region", "endpoint_url", "model", "profile", "role_arn", "external_id"),
     "role_session_name",
