@@ -187,7 +187,9 @@ class FollowedTables:
         text = StatementText.COMPLETE
         if self._hides_values:
             sql, text = without_values(sql, sql_mode), StatementText.WITHOUT_VALUES
-        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, self._rereads)
+        shapes = [shape for name in self._unseen if (shape := self._known.get(name, _GONE).shape) is not None]
+        rereads = self._rereads and all(shape.primary for shape in shapes)  # I10: no snapshot can read the others
+        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, rereads)
 
     def _apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str]) -> list[AlteredTable]:
         """Return the relayed tables that a statement changes, in its order."""

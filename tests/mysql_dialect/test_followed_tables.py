@@ -22,10 +22,15 @@ ITEMS = [Column("id", "long"), Column("name", "string"), Column("ssn", "string")
 class Followed:
     """The relayed tables ``items`` and ``new`` of the database ``shop``."""
 
-    def __init__(self, protect: Protect | None = None, *, text: bool | None = True) -> None:
+    def __init__(self, protect: Protect | None = None, *, text: bool | None = True, rereads: bool = False) -> None:
         self.rules = protect or {}
         self.tables = FollowedTables(
-            "shop", ("items", "new").__contains__, self._rules_of, lambda: text, hides_values=bool(protect)
+            "shop",
+            ("items", "new").__contains__,
+            self._rules_of,
+            lambda: text,
+            hides_values=bool(protect),
+            rereads=rereads,
         )
 
     def _rules_of(self, table: str) -> Any:
@@ -390,3 +395,15 @@ def test_text_that_may_have_become_binary_is_not_known_to_keep_its_values() -> N
     created = "CREATE TABLE items (id INT PRIMARY KEY, name VARCHAR(9) CHARACTER SET utf8mb4)"
     assert unseen(followed, created) == {}
     assert unseen(followed, "ALTER TABLE items MODIFY name VARCHAR(9)") == MAY_DIFFER
+
+
+def test_a_table_is_read_again_unless_it_is_known_to_lack_a_primary_key() -> None:
+    """I10: the relay would end with its snapshot."""
+    followed = Followed(rereads=True)
+    rereads = []
+    for sql in ("ALTER TABLE items ADD n INT DEFAULT 5", "ALTER TABLE items DROP name, DROP PRIMARY KEY"):
+        followed.read()
+        applied = followed.apply(sql)
+        assert applied is not None
+        rereads.append(applied.rereads)
+    assert rereads == [True, False]
