@@ -49,7 +49,7 @@ class Index:
 def indexes_of(rows: Iterable[Sequence[Any]]) -> tuple[Index, ...]:
     """Return the indexes in the rows that `INDEXES` selects."""
     found: dict[str, list[Part]] = {}
-    for name, column, *flags in rows:
-        part = Part(None if column is None else str(column), *(int(flag or 0) for flag in flags))
+    for name, column, is_descending, first, is_hashed, is_nullable in rows:
+        part = Part(column, bool(is_descending), int(first or 0), bool(is_hashed), bool(is_nullable))
         found.setdefault(str(name), []).append(part)
     return tuple(Index(name, tuple(parts)) for name, parts in found.items())

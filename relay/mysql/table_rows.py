@@ -46,7 +46,7 @@ class MySQLTableRows:
         self._stack.close()
 
     def all(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Yield key and image of all rows, chunk by chunk in the order of the primary key."""
+        """Yield key and image of all rows, chunk by chunk in the order of an index."""
         for shard in self._shards:
             after: Sequence[bytes] = []
             has_more, count = True, 0

@@ -33,7 +33,7 @@ class DamagedAnswers(FakeServer):
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
         if statement == COLUMNS:
             return [("id", "bigint", None, None), ("name", "varchar(9)", "utf8mb4", "utf8mb4_bin")]
-        return [(PRIMARY, "id")] if statement == INDEXES else []
+        return [(PRIMARY, "id", 0, None, 0, 0)] if statement == INDEXES else []
 
     def row_packets(self, statement: str) -> Iterator[bytes]:  # type: ignore[override]
         return (packet for packet in self.answers.pop(0))

@@ -104,7 +104,7 @@ def test_a_server_reads_the_rows_of_a_chunk_and_few_others_whatever_the_key_is_o
         for table, query, _ in tables(server, execute, connection, unique, size):
             rows, reads = reads_of(connection, query, size // 50)
             assert sorted(row[-1] for row in rows) == list(range(1, size + 1)), table
-            most = (3.2 if "beginning" in table else 1) * size + 100
+            most = (3.5 if "beginning" in table else 1) * size + 100
             most += 4100 if "many" in table or "alone" in table else 0
             assert reads <= most, (table, reads)
 
@@ -188,6 +188,9 @@ def test_a_table_that_cannot_be_read_by_its_primary_key_is_read_by_another_index
         prepared(connection)
         for table, (column, key, value, engine) in ELSEWHERE.items():
             indexes = f"primary key ({key}), {unused}, unique usable (b) using btree"
+            if not engine and not is_mysql(server):  # a hash of MariaDB, in a hidden column
+                indexes += ", unique fourth (f)"
+                column += ", f text not null default uuid()"
             execute(f"create table {table} ({column}, {columns}, {indexes}){engine}")
             numbers = NUMBERS[1:-1].format(900, f", -n, if(n % 2, null, n), n, n, {value}")
             execute(f"insert {table} (v, b, c, d, e, a) {numbers}")
