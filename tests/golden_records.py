@@ -23,6 +23,7 @@ SHARDS: dict[str, dict[str, Any]] = {
         "start": {"since": 1699990000.25},
         "updated_at": 1700000001.0,
         "progress": 1700000000.75,
+        "quiet_at": 1700000000.875,
     },
     "finished": {
         "state": "finished",

@@ -31,6 +31,14 @@ def test_a_shard_that_waits_for_a_person_is_a_stall_at_once_with_the_reason() ->
     assert found == [("a", 1.0, "gap 1 of http://***@db:8000/", False), (None, 2.0, "gap 2", False)]
 
 
+def test_a_source_that_is_not_read_is_a_stall_at_once_with_the_reason() -> None:
+    """I12"""
+    known = status(source(), absent=[("legacy", NOW - 7, "no server of shard - can be read")])
+    [stall] = find_stalls(known, NOW, NOW, WALL)
+    assert (stall.source, stall.seconds, stall.error) == ("legacy", 7, "no server of shard - can be read")
+    assert not stall.hangs
+
+
 def test_a_failing_shard_that_was_polled_recently_is_not_stalled() -> None:
     assert find_stalls(status(source(open={"a": polled(STALLED_AFTER, 30, "throttled")})), NOW, NOW, WALL) == []
 

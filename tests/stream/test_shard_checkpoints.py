@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from relay.change import SchemaChange, StatementText
 from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page
@@ -37,6 +39,24 @@ def test_an_empty_page_takes_nothing_back() -> None:
     after = checkpoints(before).covering(replace(PAGE, progress=940.0, reached=930.0))
     assert after is not None
     assert (after.token, after.progress, after.reached, after.gap) == (TOKEN, 1000.0, 990.0, "g")
+
+
+@pytest.mark.parametrize(
+    ("page", "quiet_at"),
+    [
+        (replace(PAGE, begun=4990.0), 4990.0),
+        (replace(PAGE, begun=4990.0, full=True), 4000.0),
+        (replace(PAGE, begun=4990.0, records=1), 4000.0),
+    ],
+)
+def test_an_empty_page_says_that_nothing_waits_unless_more_is_probably_there(page: Page, quiet_at: float) -> None:
+    """So an idle shard of a source that does not know its head has no lag."""
+    plan = Plan("current", 900.0, {"-": {}}, {})
+    found, _ = latest_of(STREAM, plan, lambda: 5000.0, has_journals=False)
+    found.open(SHARD, ShardCheckpoint(ShardState.READING, AT, TOKEN, quiet_at=4000.0))
+    after = found.covering(page)
+    assert after is not None
+    assert after.quiet_at == quiet_at
 
 
 def test_before_a_gap_the_position_of_its_begin_is_written_unless_it_says_less() -> None:
