@@ -28,7 +28,8 @@ class Ending:
         *,
         until_caught_up: bool,
     ) -> None:
-        self.is_reached = self.is_back = False
+        # Whether all is caught up, and whether another source can be read.
+        self.is_done = self.is_back = False
         self._sources = sources
         self._group = group
         self._publishing = publishing
@@ -36,18 +37,13 @@ class Ending:
         self._ask_at = 0.0 if until_caught_up else math.inf
 
     def ask(self, *, has_pages: bool) -> None:
-        """Find out whether it is reached. ``has_pages``: some that were read are to be published.
-
-        Raises why nothing is left to do.
-        """
-        if self._connections is not None and self._connections.is_one_back():
-            self.is_reached = self.is_back = True
-            return
-        if all(refused := [source.refusal for source in self._sources.values()]):
+        """Find that out. ``has_pages``: some that were read are to be published. Raises why nothing is left to do."""
+        self.is_back = self._connections is not None and self._connections.is_one_back()
+        if all(source.refusal is not None for source in self._sources.values()):
             self._publishing.commit()
-            raise next(each.error for each in refused if each is not None)
+            raise next(source.refusal.error for source in self._sources.values() if source.refusal is not None)
         if (now := time.monotonic()) >= self._ask_at:
-            self.is_reached = self._is_everything_read(has_pages=has_pages)
+            self.is_done = self._is_everything_read(has_pages=has_pages)
             self._ask_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
 
     def _is_everything_read(self, *, has_pages: bool) -> bool:

@@ -120,12 +120,18 @@ class Worker:
             with suppress(StopRequested):  # while it waited for Kafka
                 self._check_plans(lost)
                 self._group.join()
-                while self.stopping is None and not self._ending.is_reached:
+                while self.stopping is None:
                     self._turn()
+                    if self._ending.is_back:
+                        with suppress(Aborted, Fenced, NotAMember):
+                            self._publishing.commit()
+                        return False
+                    if self._ending.is_done and not self._publishing.open:
+                        break
             self._drain()
         finally:
             self._close()
-        return self.stopping is not None or not self._ending.is_back
+        return True
 
     def _turn(self) -> None:
         transaction = self._publishing.transaction
