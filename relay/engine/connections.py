@@ -48,6 +48,8 @@ class Connections:
         # By source, an attempt that is under way, or that has ended and was not looked at.
         self._calls: dict[str, SlowCall[tuple[StreamId, Source]]] = {}
         self._failures = Counter[str]()
+        # By source, what the log has of it.
+        self._said: dict[str, str] = {}
 
     @property
     def is_connecting(self) -> bool:
@@ -69,6 +71,7 @@ class Connections:
             wait(self._calls.values(), return_when=FIRST_COMPLETED)
         for name in self._calls.keys() - self.refusals.keys():
             self.refuse(name, NoAnswer(f"source {name}: it has not answered for {_PATIENCE:.0f} s"))
+        self._say()
         return connected
 
     def is_one_back(self) -> bool:
@@ -77,11 +80,12 @@ class Connections:
             self._tried = self._reloaded.config
             self.refusals = {name: Refusal(name, each.error, each.since, 0.0) for name, each in self.refusals.items()}
         self._look()
+        self._say()
         for entry in self._tried.sources if self.refusals else ():
             refusal = self.refusals.get(entry.name)
             if refusal is not None and refusal.again_at <= self._clock() and entry.name not in self._calls:
                 self._begin(entry)
-        return any(call.done() for call in self._calls.values())
+        return any(map(_is_connected, self._calls.values()))
 
     def refuse(self, name: str, error: RelayError, *, wait: float | None = None) -> None:
         """Read ``name`` no longer, until it can be connected to again. ``wait``: seconds until that is tried."""
@@ -91,9 +95,6 @@ class Connections:
             wait = random.uniform(0.5, 1.0) * min(_LONGEST_WAIT, 2.0 ** self._failures[name])
         if isinstance(error, ConfigError):
             wait = math.inf
-        if before is None or str(before.error) != str(error):
-            how = "this is tried again" if wait < math.inf else "after a repair, send SIGHUP or restart the relay"
-            log.error("%s; the other sources go on, and %s", str(error), how)
         error = error.with_traceback(None)  # I11
         error.__cause__ = error.__context__ = error.source = None  # if it is raised again, it ends the relay
         since = now if before is None else before.since
@@ -115,15 +116,29 @@ class Connections:
                     raise error
                 self.refuse(name, error)
 
+    def _say(self) -> None:
+        for name, each in self.refusals.items():
+            if self._said.get(name) != (why := str(each.error)):
+                self._said[name] = why
+                how = (
+                    "this is tried again" if each.again_at < math.inf else "after a repair, send SIGHUP, or restart it"
+                )
+                log.error("%s; the relay goes on with the other sources; %s", why, how)
+
     def _take(self) -> dict[StreamId, Source]:
         self._look()
-        connected = {name: self._calls.pop(name).result() for name, call in list(self._calls.items()) if call.done()}
+        ready = [name for name, call in self._calls.items() if _is_connected(call)]
+        connected = {name: self._calls.pop(name).result() for name in ready}
         for name in connected:
-            if name in self.refusals:
+            if self._said.pop(name, None):
                 log.warning("source %s: it can be connected to again", name)
             del self._failures[name]
         self.refusals = {name: each for name, each in self.refusals.items() if name not in connected}
         return dict(connected.values())
+
+
+def _is_connected(call: SlowCall[tuple[StreamId, Source]]) -> bool:
+    return call.done() and call.exception() is None
 
 
 def _connect(entry: SourceConfig, source: Source | None) -> tuple[StreamId, Source]:

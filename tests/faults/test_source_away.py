@@ -13,6 +13,7 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from relay.avro.registry import open_schemas
+from relay.demo.truth import check_topic
 from relay.process.managed import free_port
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.command_line import relay as command
@@ -58,6 +59,11 @@ class Beside:
     def wait_for_more(self) -> None:
         before = len(self.changes())
         wait_until(lambda: len(self.changes()) > before or None, 90)
+
+    def set(self, **entry: Any) -> None:
+        raw = yaml.safe_load(self.scene.path.read_text())
+        raw["sources"][1] |= entry
+        self.scene.path.write_text(yaml.safe_dump(raw))
 
     def told(self) -> list[str]:
         """Return what health says of the source."""
@@ -133,3 +139,25 @@ def test_a_run_until_caught_up_reads_the_other_sources_before_it_says_what_is_aw
     scene.client.put_item(TableName=scene.table, Item=item)
     assert "source legacy: no server of shard - can be read" in run_until_caught_up(scene.path, expected_code=3)
     assert len(scene.events()) == 1
+
+
+def test_a_config_that_no_longer_fits_a_table_while_it_is_read_stops_its_source_alone(
+    scene: Scene, beside: Beside
+) -> None:
+    """The column that chooses the rows is taken out of the key."""
+    beside.server.restart()
+    beside.set(where={TABLE: {"line": 3}})
+    workload = scene.workload(pause=0.05)
+    workload.start()
+    relay = scene.relay()
+    relay.wait_for("source legacy: reading shard")
+    beside.server.execute(f"alter table {DATABASE}.{TABLE} drop primary key, add primary key (customer)")
+    beside.server.execute(f"insert into {DATABASE}.{TABLE} values (1, 3, 1, '')")
+    [said] = wait_until(lambda: beside.told() or None)
+    assert "where" in said
+    seen = scene.wait_for_more(0)
+    scene.wait_for_more(seen)
+    truth = workload.stop()
+    assert relay.terminate() == 0, relay.log()
+    run_until_caught_up(scene.path, expected_code=2)
+    assert check_topic(truth, scene.events()) == []
