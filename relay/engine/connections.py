@@ -120,9 +120,7 @@ class Connections:
         for name, each in self.refusals.items():
             if self._said.get(name) != (why := str(each.error)):
                 self._said[name] = why
-                how = (
-                    "this is tried again" if each.again_at < math.inf else "after a repair, send SIGHUP, or restart it"
-                )
+                how = "this is tried again" if each.again_at < math.inf else "after a repair, send SIGHUP or restart"
                 log.error("%s; the relay goes on with the other sources; %s", why, how)
 
     def _take(self) -> dict[StreamId, Source]:
