@@ -6,6 +6,7 @@ without a traceback. Commands in messages have CONFIG for the file, whose name o
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Self
 
 
 class RelayError(Exception):
@@ -18,6 +19,11 @@ class RelayError(Exception):
 
     def __str__(self) -> str:
         return with_file(super().__str__())
+
+    def kept(self) -> Self:
+        """Return it without where it was raised: those frames have clients of Kafka, and pages."""
+        self.__traceback__ = self.__cause__ = self.__context__ = None  # I11
+        return self
 
 
 @contextmanager

@@ -59,9 +59,8 @@ class ReloadedConfig:
                 log.error("source %s keeps its current settings: %s", name, error)
             else:
                 applied[name] = entry
-        for name, entry in entries.items():
-            if name in applied:
-                applied[name] = entry  # it is not connected
-            else:
-                log.warning("source %s is new in the config; restart the relay to read it", name)
-        self.config = self.config.model_copy(update={"sources": list(applied.values())})
+        for name in entries.keys() - applied.keys():
+            log.warning("source %s is new in the config; restart the relay to read it", name)
+        # The entries that are left are of sources that are not connected.
+        in_force = [entries.get(name, entry) for name, entry in applied.items()]
+        self.config = self.config.model_copy(update={"sources": in_force})

@@ -11,7 +11,7 @@ from dataclasses import replace
 from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
-from relay.engine.connections import Connections
+from relay.engine.connected_sources import ConnectedSources
 from relay.engine.topic_writers import open_topic_writers
 from relay.engine.worker import Worker
 from relay.errors import NotDrained, RelayError
@@ -46,26 +46,25 @@ def run(
     Raises ``RelayError``. Call it from the main thread, since it handles signals.
     """
     reloaded = ReloadedConfig(config, reload or (lambda: config))
-    connections = Connections(reloaded)
+    connections = ConnectedSources(reloaded)
     # I10: what the observer knows outlives a worker
     with Signals(reloaded.request) as signals, closing(reloaded), serve_observer(config) as observer:
         while True:
-            dropped: RelayError | None = None
-            is_over = False
+            dropped, is_over = "", False  # a text: an error would keep what it was raised in
             try:
                 is_over = _run(connections, reloaded, observer, signals, until_caught_up, settings, probe)
             except MissedDeletions as error:
-                dropped = error
-                log.warning("%s; starting again from the checkpoints in Kafka", str(error))
-                observer.liveness.failed(f"dropped with its worker: {error}")
+                dropped = str(error)
+                log.warning("%s; starting again from the checkpoints in Kafka", dropped)
+                observer.liveness.failed(f"dropped with its worker: {dropped}")
             except RelayError as error:
                 if error.source is None:
                     raise
-                dropped = error
+                dropped = str(error)
                 connections.refuse_plan(error.source, error)
             signals.stop = None  # that worker has ended
-            if dropped is not None and signals.stopping is not None:
-                raise NotDrained(f"{dropped}; the next start publishes the open transaction again") from dropped
+            if dropped and signals.stopping is not None:
+                raise NotDrained(f"{dropped}; the next start publishes the open transaction again")
             if signals.stopping == signal.SIGINT:
                 raise KeyboardInterrupt
             if is_over or signals.stopping is not None:
@@ -77,7 +76,7 @@ def run(
 
 
 def _run(
-    connections: Connections,
+    connections: ConnectedSources,
     reloaded: ReloadedConfig,
     observer: Observer,
     signals: Signals,

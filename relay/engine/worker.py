@@ -15,14 +15,14 @@ from contextlib import suppress
 
 from relay.engine.awaited_schemas import AwaitedSchemas
 from relay.engine.config_reload import ReloadedConfig
-from relay.engine.connections import Connections
-from relay.engine.ending import Ending
+from relay.engine.connected_sources import ConnectedSources
 from relay.engine.publishing import Publishing
 from relay.engine.same_sources import SameSources
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.upkeep import Upkeep
-from relay.errors import ConfigError, NotDrained, RelayError
+from relay.engine.worker_end import WorkerEnd
+from relay.errors import ConfigError, NotDrained, RelayError, fault_of
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
@@ -65,7 +65,7 @@ class Worker:
         *,
         observer: Observer,
         config: ReloadedConfig,
-        connections: Connections | None = None,
+        connections: ConnectedSources | None = None,
         until_caught_up: bool = False,
         probe: Probe | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class Worker:
             observer=observer,
             stop_by=lambda: self._stop_by,
         )
-        self._ending = Ending(
+        self._end = WorkerEnd(
             self._sources, self._group, self._publishing, connections, until_caught_up=until_caught_up
         )
         self._schemas = AwaitedSchemas(writers)
@@ -122,11 +122,11 @@ class Worker:
                 self._group.join()
                 while self.stopping is None:
                     self._turn()
-                    if self._ending.is_back:
+                    if self._end.is_back:
                         with suppress(Aborted, Fenced, NotAMember):
                             self._publishing.commit()
                         return False
-                    if self._ending.is_done and not self._publishing.open:
+                    if self._end.is_done and not self._publishing.open:
                         break
             self._drain()
         finally:
@@ -202,7 +202,7 @@ class Worker:
         self._group.view.poll()
         self._upkeep.serve(list(self._sources.values()))
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources.values()])
-        self._ending.ask(has_pages=bool(self._inbox))
+        self._end.ask(has_pages=bool(self._inbox))
 
     # ------------------------------------------------------------------ ownership
 
@@ -213,15 +213,10 @@ class Worker:
             lost.require_checkpoints(view, [each.source for each in self._sources.values()], patience)
         else:
             view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
-        for name, source in list(self._sources.items()):
-            try:
+        for name, source in self._sources.items():
+            with fault_of(name):
                 source.choose_stream()
                 source.check_plan()
-            except RelayError as error:  # I12
-                if self._connections is None or len(self._sources) == 1:
-                    raise
-                self._connections.refuse_plan(name, error)
-                self._sources.pop(name).source.close()
         self._same_sources.warn_of_unread()
 
     def _serve_group(self) -> None:

@@ -73,11 +73,9 @@ class SetAside:
             # As text: whoever keeps records of the log would keep what the error has once it is raised.
             log.error("%s; the rest goes on, and this is tried again each minute", str(error))
         since = now if before is None else before.since
-        error = error.with_traceback(None)  # I11: its frames have clients of Kafka, and pages
-        error.__cause__ = error.__context__ = None
         # At different times: each try waits for Kafka.
         again_at = now + TRY_AGAIN * random.uniform(1.0, 1.25)
-        self.refusals = {**self.refusals, key: Refusal(name, error, since, again_at)}
+        self.refusals = {**self.refusals, key: Refusal(name, error.kept(), since, again_at)}
 
     @contextmanager
     def opening(self, key: bytes, name: str) -> Iterator[None]:

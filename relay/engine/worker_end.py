@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from relay.engine.connections import Connections
+from relay.engine.connected_sources import ConnectedSources
 from relay.engine.publishing import Publishing
 from relay.errors import RelayError
 from relay.kafka.assignment import Assignment
@@ -16,7 +16,7 @@ _ASK_DONE_SHARE = 20
 """Finding out whether all is caught up may take one part in this many of the time between two questions."""
 
 
-class Ending:
+class WorkerEnd:
     """Used by the worker's thread. ``connections``: None if nothing but ``sources`` is to be relayed."""
 
     def __init__(
@@ -24,7 +24,7 @@ class Ending:
         sources: Mapping[str, SourceState],
         group: Assignment,
         publishing: Publishing,
-        connections: Connections | None,
+        connections: ConnectedSources | None,
         *,
         until_caught_up: bool,
     ) -> None:

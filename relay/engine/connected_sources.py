@@ -34,7 +34,7 @@ _LONGEST_WAIT = 30.0
 _AT_ONCE = BoundedSemaphore(16)
 
 
-class Connections:
+class ConnectedSources:
     """It outlives a worker, and is used by its thread. ``clock``: monotonic seconds.
 
     ``refusals``: by source, why it is not read.
@@ -95,10 +95,9 @@ class Connections:
             wait = random.uniform(0.5, 1.0) * min(_LONGEST_WAIT, 2.0 ** self._failures[name])
         if isinstance(error, ConfigError):
             wait = math.inf
-        error = error.with_traceback(None)  # I11
-        error.__cause__ = error.__context__ = error.source = None  # if it is raised again, it ends the relay
+        error.source = None  # if it is raised again, it ends the relay
         since = now if before is None else before.since
-        self.refusals = {**self.refusals, name: Refusal(name, error, since, now + wait)}
+        self.refusals = {**self.refusals, name: Refusal(name, error.kept(), since, now + wait)}
 
     def refuse_plan(self, name: str, error: RelayError) -> None:
         """The same for a source that is connected, and whose plan does not fit."""

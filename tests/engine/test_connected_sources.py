@@ -13,7 +13,7 @@ import yaml
 
 from relay.config import Config, load
 from relay.engine.config_reload import ReloadedConfig
-from relay.engine.connections import Connections
+from relay.engine.connected_sources import ConnectedSources
 from relay.errors import ConfigError, RelayError, Unavailable
 from tests.clock import Clock
 from tests.command_line import run_until_caught_up
@@ -53,8 +53,8 @@ def config(path: Path) -> Config:
 
 
 @pytest.fixture
-def connections(config: Config, clock: Clock) -> Connections:
-    return Connections(ReloadedConfig(config, lambda: config), clock=clock)
+def connections(config: Config, clock: Clock) -> ConnectedSources:
+    return ConnectedSources(ReloadedConfig(config, lambda: config), clock=clock)
 
 
 def refuse(operation: str) -> None:
@@ -65,7 +65,7 @@ def answer(operation: str) -> None:
     pass
 
 
-def connected(connections: Connections) -> set[str]:
+def connected(connections: ConnectedSources) -> set[str]:
     connections.begin()
     sources = connections.connect()
     for source in sources.values():
@@ -73,13 +73,13 @@ def connected(connections: Connections) -> set[str]:
     return {stream.source for stream in sources}
 
 
-def ended(connections: Connections) -> Callable[[], bool]:
+def ended(connections: ConnectedSources) -> Callable[[], bool]:
     """Return what says whether the attempts that are due have ended."""
     return lambda: connections.is_one_back() or not connections.is_connecting
 
 
 def test_a_source_that_is_refused_is_left_out_and_tried_again_until_it_is_back(
-    connections: Connections, others: ScriptedStream, clock: Clock
+    connections: ConnectedSources, others: ScriptedStream, clock: Clock
 ) -> None:
     others.before = refuse
     assert connected(connections) == {"one"}
@@ -100,7 +100,7 @@ def test_a_source_that_is_refused_is_left_out_and_tried_again_until_it_is_back(
 
 
 def test_the_relay_ends_with_the_first_reason_if_no_source_can_be_read(
-    connections: Connections, stream: ScriptedStream, others: ScriptedStream
+    connections: ConnectedSources, stream: ScriptedStream, others: ScriptedStream
 ) -> None:
     stream.before = others.before = refuse
     connections.begin()
@@ -113,7 +113,7 @@ def test_the_relay_ends_with_the_first_reason_if_no_source_can_be_read(
     [(ConfigError("another key"), False), (RelayError("another key"), False), (Unavailable("no right"), True)],
 )
 def test_what_no_attempt_can_repair_is_not_tried_again_before_a_reload(
-    connections: Connections, config: Config, error: RelayError, again: bool
+    connections: ConnectedSources, config: Config, error: RelayError, again: bool
 ) -> None:
     assert connected(connections) == {"one", "other"}
     connections.refuse_plan("other", error)
@@ -124,7 +124,7 @@ def test_what_no_attempt_can_repair_is_not_tried_again_before_a_reload(
     wait_until(connections.is_one_back)
 
 
-def test_a_reload_gives_a_source_that_is_not_read_its_entry(connections: Connections, config: Config) -> None:
+def test_a_reload_gives_a_source_that_is_not_read_its_entry(connections: ConnectedSources, config: Config) -> None:
     entry = config.sources[1].model_copy(update={"on_gap": "skip"})
     reloaded = ReloadedConfig(config, lambda: config.model_copy(update={"sources": [config.sources[0], entry]}))
     reloaded.request()
