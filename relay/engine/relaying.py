@@ -65,12 +65,11 @@ def run(
             signals.stop = None  # that worker has ended
             if dropped and signals.stopping is not None:
                 raise NotDrained(f"{dropped}; the next start publishes the open transaction again")
-            if signals.stopping == signal.SIGINT:
-                raise KeyboardInterrupt
             if is_over or signals.stopping is not None:
-                log.info(
-                    "stopped; everything published is committed" if signals.stopping else "everything is caught up"
-                )
+                how = "stopped; everything published is committed" if signals.stopping else "everything is caught up"
+                log.info(how)
+                if signals.stopping == signal.SIGINT:
+                    raise KeyboardInterrupt
                 return
             gc.collect()  # what that run left in cycles, with its clients of Kafka
 
