@@ -90,7 +90,7 @@ PENDING_GAPS = Metric(
     "relay_pending_gaps", "Gaps that a person has to decide about, over all workers. Their shards wait."
 )
 SET_ASIDE = Metric(
-    "relay_set_aside", "Shards of this worker, and segments of snapshots, that wait for a person; the others go on."
+    "relay_set_aside", "Shards of this worker, segments of snapshots, and sources, that are not read; the others go on."
 )
 SNAPSHOT_READ = Metric(
     "relay_snapshot_rows_read",
