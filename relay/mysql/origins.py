@@ -169,7 +169,7 @@ class ReplicatedEvents:
                 if isinstance(event, Statement) and self._layouts.emptied(event.classified):
                     self._open.has_emptied = True
                 self._open.held.append(event)
-            elif isinstance(event, Statement) and self._open.is_published is False:
+            elif self._open.begun is not None and self._open.is_published is False:
                 out += self._unpublished([event])
             else:
                 out.append(event)

@@ -29,12 +29,15 @@ class BinlogPosition:
     """By shard: the GTID set after which each target of a reshard is read. Only in the last position of a shard."""
     made_at: Mapping[str, int] = field(default_factory=dict)
     """By GTID: when the transactions in ``partial`` were made, if that is known. See ``PartlyRead.begin``."""
+    left_out: tuple[str, ...] = ()
+    """The tables that have lost their key, and whose rows are left out since: a gap says so (I9)."""
 
     @classmethod
     def from_json(cls, raw: Position) -> BinlogPosition:
         """Read a position. Raises ``KeyError`` without ``gtid``, ``GtidError``."""
         local, targets = parse(raw.get("local", "")), raw.get("targets", {})
-        return cls(raw["gtid"], raw.get("rows_of", {}), local, targets, raw.get("made_at", {}))
+        left_out = tuple(raw.get("left_out", ()))
+        return cls(raw["gtid"], raw.get("rows_of", {}), local, targets, raw.get("made_at", {}), left_out)
 
     @property
     def executed(self) -> GtidSet:
@@ -61,6 +64,8 @@ class BinlogPosition:
             position["targets"] = dict(self.targets)
         if self.made_at:
             position["made_at"] = dict(self.made_at)
+        if self.left_out:
+            position["left_out"] = list(self.left_out)
         return position
 
 

@@ -124,6 +124,9 @@ class BinlogShardReader:
                 begin = self.transactions.position
                 self.transactions.forget(consumed.replaced)
                 return self._page(begun, gap=self._gap(LOST, begin, begun))  # I9
+            if consumed.lost is not None:
+                begin, reason = consumed.lost
+                return self._page(begun, gap=self._gap(reason, begin, begun))
             is_full = consumed.is_full
             try:
                 self._check_altered(consumed.defined)

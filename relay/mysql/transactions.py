@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from relay.mysql.binlog.events import (
     BinlogEvent,
     Commit,
     Heartbeat,
+    KeyLost,
     RawRows,
     RawTransactions,
     Rows,
@@ -31,6 +32,7 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.logged_statements import REMOVED_UNSEEN, LoggedStatements
 from relay.mysql.positions import BinlogPosition, PartlyRead
 from relay.mysql_dialect.changes import TransactionChanges
+from relay.mysql_dialect.layouts import lost_rows
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.tables import Table
 from relay.source import STREAMED_PAGE
@@ -58,6 +60,8 @@ class Consumed:
     """The next transaction's GTID, if rows of another one, which never committed, were published under it."""
     defined: Sequence[str] = ()
     """The tables that the last statement has created, altered or renamed: to be looked at before the next events."""
+    lost: tuple[BinlogPosition, str] | None = None
+    """The rows of a table are lost from here on, or were up to here: the position before, and the reason."""
     error: RelayError | None = None
     """Why the first remaining event cannot be read. Everything before it was taken."""
 
@@ -80,6 +84,8 @@ class ShardTransactions:
     ) -> None:
         self.executed_position = position.gtid
         self.local = position.local
+        # See ``BinlogPosition``.
+        self._left_out = set(position.left_out)
         self._is_local = is_local
         self._clock = clock
         self._executed: tuple[str, GtidSet] = ("", parse(""))
@@ -126,7 +132,8 @@ class ShardTransactions:
     def position(self) -> BinlogPosition:
         """The position after all changes that were taken."""
         begun = self._begun.gtid if self._is_open and self._begun is not None else None
-        return self._partial.position(self.executed_position, self.local, begun, self._changes.tally.rows_of)
+        found = self._partial.position(self.executed_position, self.local, begun, self._changes.tally.rows_of)
+        return replace(found, left_out=tuple(sorted(self._left_out))) if self._left_out else found
 
     def raise_floor(self, timestamp: int) -> None:
         """Give no token an earlier timestamp from here on, in seconds. Call it between transactions."""
@@ -194,7 +201,10 @@ class ShardTransactions:
             event = events[0]
             kind = type(event)
             if kind is RawRows or kind is Rows:
-                if not self._rows(event):  # type: ignore[arg-type]
+                if self._loses(event.table.name, False, consumed) or not self._rows(event):  # type: ignore[arg-type, union-attr]
+                    return True
+            elif isinstance(event, KeyLost):
+                if self._loses(event.table, True, consumed):
                     return True
             elif kind is Commit:
                 self._commit(consumed)
@@ -227,6 +237,17 @@ class ShardTransactions:
                 return False
         return False
 
+    def _loses(self, table: str, is_left: bool, consumed: Consumed) -> bool:
+        """Whether the page ends, since a table loses its key here, or has one again: that is a gap (I9)."""
+        if (table in self._left_out) == is_left:
+            return False
+        if not self.has_changes:
+            consumed.lost = self.position, lost_rows(table, is_left=is_left)
+            self._left_out ^= {table}
+            if not is_left:
+                self.statements.layouts.skipped.take_back(table, has_gap=True)
+        return True
+
     def _whole(self, event: RawTransactions, consumed: Consumed) -> bool:
         """Read whole transactions. One that the compiled core leaves becomes events of its own.
 
@@ -245,7 +266,7 @@ class ShardTransactions:
         # A page has one layout of a table, even if it was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
         layouts = self.statements.layouts
-        is_fit = layouts.unfit.isdisjoint(table.name for table in tables)
+        is_fit = (layouts.unfit | self._left_out).isdisjoint(table.name for table in tables)
         has_known_keys = has_one_of_each and is_fit and not any(map(layouts.has_other_key, tables))
         if has_known_keys and self._takes_whole(scanned):
             compiled = [self._compiled(known.table, known.decoder) for known in scanned.tables]
@@ -355,6 +376,8 @@ class ShardTransactions:
             self._open()
         for table in statements.emptied:
             self._changes.truncate(table)
+            self._left_out.discard(table.name)
+            statements.layouts.skipped.forget(table.name)
             # The page may hold rows of an older layout: a TRUNCATE fits any.
             self._tables.setdefault(table.name, table)
         for applied in statements.published:

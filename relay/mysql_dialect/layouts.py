@@ -23,6 +23,24 @@ Layout = tuple[str, tuple[Column, ...], tuple[str, ...]]
 Make = Callable[[str, tuple[Column, ...], tuple[str, ...]], Table | None]
 
 
+class LostKey(Unavailable):
+    """A ``table`` that was relayed has no key any more: its changes are left out, and are a gap, until it has one (I9).
+
+    Not of a table that the config names: that one stops what reads it.
+    """
+
+    def __init__(self, source: str, table: str) -> None:
+        super().__init__(f"source {source}: the table {table} was relayed, and is left out until it has a primary key")
+        self.table = table
+
+
+def lost_rows(table: str, *, is_left: bool) -> str:
+    """Return the reason of the gap where a table's rows are left out from, or up to (I9)."""
+    if is_left:
+        return f"table {table} is left out from here on: it has no primary key"
+    return f"table {table} was left out up to here: it had no primary key"
+
+
 class LayoutCache:
     """Calls ``make`` once for each table with its columns and primary key. Thread-safe.
 
@@ -43,13 +61,15 @@ class LayoutCache:
     def __call__(self, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
         """Return the layout, or None if the table is not relayed.
 
-        Raises what ``make`` raises, and ``Unavailable`` when another caller's ``make`` takes too long.
+        Raises what ``make`` raises, `LostKey`, and ``Unavailable`` when another caller's ``make`` takes too long.
         """
         try:
             return self._get(table, columns, primary)
         except Unfit as error:
             if not self._skipped.skip(table, error.why, lacks_key=error.lacks_key):
                 raise
+            if self._skipped.was_relayed(table):  # I1
+                raise LostKey(self._skipped.source, table) from None
             return None
 
     def of_tables(self, found: Mapping[str, Definition]) -> dict[str, Table]:
@@ -108,26 +128,41 @@ class SkippedTables:
         self.is_quiet = False
         self._database = database
         self._named = self._kept = frozenset(named or ())
+        # Those of ``reasons`` that lack a key.
+        self._keyless: frozenset[str] = frozenset()
         self._lock = threading.Lock()
+
+    def was_relayed(self, table: str) -> bool:
+        return table in self._kept
 
     def keep(self, relayed: Iterable[str]) -> None:
         """Skip none of the tables that were ``relayed`` before: what they lack from then on would be lost (I1)."""
         with self._lock:
             if not self._kept.issuperset(relayed):
                 self._kept = self._kept.union(relayed)
-                self.reasons = {table: why for table, why in self.reasons.items() if table not in self._kept}
+                stays = self._keyless | (self.reasons.keys() - self._kept)  # I12
+                self.reasons = {table: why for table, why in self.reasons.items() if table in stays}
 
-    def take_back(self, table: str) -> None:
-        """Skip a table no longer, which can be relayed now, and warn of the changes that were left out."""
-        if table in self.reasons:
-            with self._lock:
-                self.reasons = {other: why for other, why in self.reasons.items() if other != table}
+    def take_back(self, table: str, *, has_gap: bool = False) -> None:
+        """Skip a table no longer, which can be relayed now, and warn of the changes that were left out.
+
+        ``has_gap``: they were after some that were relayed. Without it, its rows may be of the time before those.
+        """
+        if table in self.reasons and (has_gap or table not in self._kept):
+            self.forget(table)
             log.warning(
                 "source %s: changes of %s.%s are relayed from here on. Those before are missing: run `relay snapshot`",
                 self.source,
                 self._database,
                 table,
             )
+
+    def forget(self, table: str) -> None:
+        """Forget why a table is left out, since it is emptied: nothing of it is missing."""
+        if table in self.reasons:
+            with self._lock:
+                self.reasons = {other: why for other, why in self.reasons.items() if other != table}
+                self._keyless -= {table}
 
     def skip_all(self, unfit: Mapping[str, str]) -> None:
         """Leave out tables that cannot be relayed, each with the reason. Raises `Unfit` with all that are to be."""
@@ -142,6 +177,7 @@ class SkippedTables:
         if table in (self._named if lacks_key else self._kept):
             return False
         with self._lock:
+            self._keyless |= {table} if lacks_key else set()
             if table not in self.reasons:
                 self.reasons = {**self.reasons, table: why}
                 name = f"{self._database}.{table}"

@@ -126,6 +126,9 @@ def _source_stalls(source: SourceView, now: float, wall: float, limit: float, de
         if gap["shard"] not in refused:
             what = f"gap {gap['id']} waits for a person"
             yield Stall(what, max(0.0, wall - gap["found_at"]), name, gap["stream"], gap["shard"], gap["reason"])
+    for table, why in source.left_out.items():
+        if source.plan is not None and table in source.plan.keys:  # I12: it was relayed
+            yield Stall(f"table {table} is not relayed", 0.0, name, source.stream.label, error=f"The table {why}")
     # A shard that waits for its parents is not open, so it is not stalled.
     for stream, shard, poll in source.polls():
         # Many shards share the reads of a worker, so the next one may be due late.

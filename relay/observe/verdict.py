@@ -88,7 +88,9 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
     for source in known["sources"]:
         yield from _gaps(source, command)
         for table, why in source.get("left_out", {}).items():
-            yield Problem("Needs attention", f"{source['source']}: table {table} is not relayed", f"The table {why}.")
+            what = f"table {table} is not relayed"
+            if all((stall["source"], stall["what"]) != (source["source"], what) for stall, _ in stalls):
+                yield Problem("Needs attention", f"{source['source']}: {what}", f"The table {why}.")
     if known.get("members") == 0:
         yield Problem("No worker is running", "no worker is running", commands=(command("run"),))
     for peer in known["unreachable"]:

@@ -11,6 +11,7 @@ from enum import IntEnum
 from relay.errors import RelayError
 from relay.gtid import GtidError, parse
 from relay.mysql_dialect.followed_tables import AppliedStatement
+from relay.mysql_dialect.layouts import lost_rows
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.statements import classify
 from relay.mysql_dialect.streamed_transaction import PublishedRows, furthest
@@ -83,6 +84,8 @@ class ShardEvents:
         self._read = 0
         # Set where the shard ends, once the transaction of the journal has ended.
         self.journal: ReshardJournal | None = None
+        # The table whose rows are left out from here on, or were up to here: `leave_out` comes next.
+        self.lost: str | None = None
         # Whether the shard sent anything, and not only vtgate.
         self.is_active = False
         # Bytes of the answers that the events so far came in; the reader counts them.
@@ -219,6 +222,7 @@ class ShardEvents:
                 self._start_changes(transaction.name_after(executed), transaction.end_after(executed))
             for table in transaction.emptied:
                 self.rows.truncate(table)
+                self.rows.tables.skipped.forget(table.name)
             for applied in transaction.statements:
                 self.changes.statement(self.shard.keyspace, applied)
         if transaction.has_changes:
@@ -270,8 +274,21 @@ class ShardEvents:
             transaction.statements.append(replace(applied, unseen=seen))
 
     def _fields(self, event: pb.VEvent) -> None:
-        if not event.field_event.is_internal_table:
-            self.rows.set_layout(event.field_event, inside_transaction=self._transaction.has_changes)
+        if event.field_event.is_internal_table:
+            return
+        lost = self.rows.set_layout(event.field_event, inside_transaction=self._transaction.has_changes)
+        table = lost or event.field_event.table_name.removeprefix(f"{self.shard.keyspace}.")
+        if (table in self.position.left_out) != bool(lost):
+            self.lost = None if self.changes.size else table
+            raise PageMustEnd
+
+    def leave_out(self, table: str) -> str:
+        """Leave out a table from here on, or no longer: return the reason of the gap (I9)."""
+        left = {*self.position.left_out} ^ {table}
+        self.position, self.lost = replace(self.position, left_out=tuple(sorted(left))), None
+        if table not in left:
+            self.rows.tables.skipped.take_back(table, has_gap=True)
+        return lost_rows(table, is_left=table in left)
 
     def _changed_by_statement(self, event: pb.VEvent) -> None:
         raise RelayError(
@@ -350,7 +367,8 @@ class VStreamTransaction:
         executed = self.end_after(position.executed) if self.executed or self.gtid else position.executed
         if position.transaction and (not position.done or self.gtid == position.transaction):
             position = replace(position, transaction="", done={})
-        return replace(position, executed=executed, remade=self.remade or position.remade)
+        left_out = tuple(each for each in position.left_out if each not in {table.name for table in self.emptied})
+        return replace(position, executed=executed, left_out=left_out, remade=self.remade or position.remade)
 
     def is_ready(self, waiting: int, position: VStreamPosition, shard: VitessShard, settings: VStreamSettings) -> bool:
         """Whether ``waiting`` bytes of rows need not wait for its end. ``RelayError`` if too many have to (I11)."""

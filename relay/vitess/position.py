@@ -31,6 +31,8 @@ class VStreamPosition:
     """The GTID of the next transaction, if some of its rows are published."""
     done: PublishedRows = field(default_factory=dict)
     """How many rows of ``transaction`` are published."""
+    left_out: tuple[str, ...] = ()
+    """The tables that have lost their key, and whose rows are left out since: a gap says so (I9)."""
     remade: Mapping[str, str] = field(default_factory=dict)
     """By table that was moved to another keyspace and removed: the executed set when another one was made, or ""."""
 
@@ -46,11 +48,13 @@ class VStreamPosition:
             ) from None
         transaction = position.get("transaction", "")
         done = position.get("rows_of", {}).get(transaction, {})
-        return cls(executed, transaction, done, position.get("remade", {}))
+        return cls(executed, transaction, done, tuple(position.get("left_out", ())), position.get("remade", {}))
 
     def to_json(self) -> dict[str, Any]:
         remade = {"remade": dict(self.remade)} if self.remade else {}
-        return {"gtid": self.executed, **position_fields({self.transaction: self.done} if self.done else {}), **remade}
+        left_out = {"left_out": list(self.left_out)} if self.left_out else {}
+        partial = position_fields({self.transaction: self.done} if self.done else {})
+        return {"gtid": self.executed, **partial, **left_out, **remade}
 
     @property
     def needed(self) -> GtidSet:

@@ -194,6 +194,12 @@ class VitessShardReader:
             if not self._has_page(stream.events):
                 raise
             self._fault = error
+        if (lost := stream.events.lost) is not None:
+            lost_from = stream.events.resume_position()
+            reason = stream.events.leave_out(lost)
+            self.position = stream.events.resume_position()
+            self.tables.followed.keep()
+            return self._gap_page(reason, lost_from, begun)
         page = self._page(stream.events, begun)
         if page.has_content or page.finished:
             return page
@@ -356,17 +362,13 @@ class VitessShardReader:
                 "says which shards continue it has been purged, too, or would be skipped. Run `relay reset CONFIG "
                 f"{self.stream.source} --to ...` to begin with the existing shards and record what that skips"
             )
-        lost_from = self.position.to_json()
+        lost_from = self.position
         self.position = replace(self.position, executed=head.position, transaction="", done={})
-        gap = Gap(
-            self.stream.source,
-            self.stream.label,
-            self.shard.id,
-            "purged",
-            lost_from,
-            self.position.to_json(),
-            self.clock(),
-        )
         log.warning("%s: %s", self.watch.shard.qualified, purged)
         self._purged = None
+        return self._gap_page("purged", lost_from, begun)
+
+    def _gap_page(self, reason: str, lost_from: VStreamPosition, begun: float) -> Page:
+        begin, end, now = lost_from.to_json(), self.position.to_json(), self.clock()
+        gap = Gap(self.stream.source, self.stream.label, self.shard.id, reason, begin, end, now)
         return replace(self._empty_page(begun), gap=gap)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from relay.errors import RelayError
 from relay.mysql_dialect.changes import TransactionChanges
+from relay.mysql_dialect.layouts import LostKey
 from relay.mysql_dialect.tables import Row, Table
 from relay.table import TableSchema
 from relay.vitess.compiled_rows import rows_of, vstream_reader
@@ -51,14 +52,16 @@ class ShardRows:
         self.records = 0
         return schemas
 
-    def set_layout(self, fields: pb.FieldEvent, *, inside_transaction: bool) -> None:
-        """Decode the rows that follow by a FIELD event.
+    def set_layout(self, fields: pb.FieldEvent, *, inside_transaction: bool) -> str:
+        """Decode the rows that follow by a FIELD event, and return their table if it has lost its key, or else "".
 
         Raises `PageMustEnd` where the page has rows of the table in another layout: a page has one for each table.
         """
-        name = fields.table_name
+        name, lost = fields.table_name, ""
         try:
             decoder = self.tables.decoder(fields, copied=False)
+        except LostKey as error:
+            decoder, lost = None, error.table
         except RelayError:
             if self.changes.size:
                 raise PageMustEnd from None  # so that what came before is published, whatever is changed then
@@ -74,6 +77,7 @@ class ShardRows:
             is_plain = decoder is not None and decoder.table.name == name
             rows = rows_of(self.shard, decoder) if decoder is not None and is_plain else None
             self.compiled.set_table(name.encode(), rows)
+        return lost
 
     def read_whole(self, answers: bytes, room: int, latest: int) -> WholeTransactions:
         """Make changes of whole transactions at the beginning of ``answers``, until they have ``room`` bytes.

@@ -209,9 +209,15 @@ class VitessSource(SqlSource):
             rereads=self.config.on_alter == "resnapshot",
         )
         ask = partial(collations, self._vtgate, keyspace, self.config.tablet_type)
-        moved = partial(moved_to, self._vtgate)
         return Tables(
-            self.layout, self._layouts, relayed, followed=followed, keyspace=keyspace, collations=ask, moved_to=moved
+            self.layout,
+            self._layouts,
+            relayed,
+            followed=followed,
+            keyspace=keyspace,
+            collations=ask,
+            moved_to=partial(moved_to, self._vtgate),
+            skipped=self.skipped,
         )
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
@@ -248,6 +254,7 @@ class VitessSource(SqlSource):
         found = replace(found, keyspace_id=compute)
         self._seen.setdefault(table, found)
         self.skipped.take_back(table)
+        self.skipped.keep((table,))
         return found
 
     def _check_sharding(self, table: str, key: Sequence[str], vindex: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 
 from relay.mysql_dialect.followed_tables import FollowedTables
+from relay.mysql_dialect.layouts import SkippedTables
 from relay.mysql_dialect.protection import check_first, check_followed
 from relay.mysql_dialect.tables import Table
 from relay.vitess.moved_tables import MovedTo
@@ -23,7 +24,7 @@ class Tables:
     the wanted tables as they are now. ``relayed``: tables that were relayed before, which may have been dropped since,
     with their key columns at least. ``followed``: what is known of the tables between two statements of the shard.
     ``keyspace``: the tables' own, if their names may come with it. ``collations``: is asked where Vitess says none.
-    ``moved_to``: is asked where a table is removed.
+    ``moved_to``: is asked where a table is removed. ``skipped``: those that are left out.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class Tables:
         keyspace: str = "",
         collations: Collations = lambda _: {},
         moved_to: MovedTo = lambda shard, table, executed, remade: None,
+        skipped: SkippedTables | None = None,
     ) -> None:
         self._layout = layout
         self._collations = collations
         self.moved_to = moved_to
+        self.skipped = skipped or SkippedTables("", keyspace, None)
         self._prefix = f"{keyspace}."
         self._relayed = dict(relayed or {})
         self.followed = followed

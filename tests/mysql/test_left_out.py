@@ -10,7 +10,8 @@ import pytest
 
 from relay.errors import ConfigError, RelayError
 from relay.mysql_dialect.sources import check_tables
-from relay.source import Opening
+from relay.records import ShardCheckpoint, ShardState
+from relay.source import Opening, Page
 from tests.mysql.reading import is_mysql, session
 from tests.mysql.shards import begin, open_at, read_to_head, source_of
 
@@ -124,27 +125,51 @@ def test_all_named_tables_that_cannot_be_relayed_are_refused_at_once(server: Any
         source_of(unique, server, tables=["t", "by_set", "bare"])
 
 
-def test_a_table_that_loses_its_key_is_left_out_and_taken_back_with_a_warning_when_it_has_one_again(
+def test_a_table_that_loses_its_key_is_left_out_between_two_gaps_and_taken_back_when_it_has_one_again(
     server: Any, execute: Any, unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I1, I12: another shard may have its key already, so it does not stop this one. Also after a start."""
+    """I9, I12: another shard may have its key already, so it does not stop this one. Also wherever reading resumes."""
     source = source_of(unique, server)
     position = begin(source)["-"]
+    execute("CREATE TABLE u (id INT PRIMARY KEY)")
+    execute("INSERT t VALUES (1, 1)")
+    execute("ALTER TABLE t DROP PRIMARY KEY")
+    for number in (2, 3):
+        execute(f"INSERT t VALUES ({number}, {number})")
+        execute(f"INSERT u VALUES ({number})")
     with closing(open_at(source, position)) as reader:
-        execute("INSERT t VALUES (1, 1)")
-        execute("ALTER TABLE t DROP PRIMARY KEY")
-        execute("INSERT t VALUES (2, 2)")
-        assert len(read_to_head(reader)[0]) == 1
+        pages = read_to_head(reader)[1]
         assert "has no primary key" in source.left_out["t"]
         execute("ALTER TABLE t ADD PRIMARY KEY (id)")
-        execute("INSERT t VALUES (3, 3)")
-        assert len(read_to_head(reader)[0]) == 1
+        execute("INSERT t VALUES (4, 4)")
+        pages += read_to_head(reader)[1]
     assert not source.left_out
     assert "t are relayed from here on. Those before are missing: run `relay snapshot`" in caplog.text
-    again = source_of(unique, server)
-    opening = Opening(again.shards()[0], position, keys={"t": (("id", "int"),)})
-    with closing(again.open(opening)) as reader:
-        assert len(read_to_head(reader)[0]) == 2
+    found = read(pages)
+    assert [each for each in found if not each.startswith("gap")] == ["t 1", "u 2", "u 3", "t 4"]
+    assert [each.partition(":")[0] for each in found if each.startswith("gap")] == [
+        "gap table t is left out from here on",
+        "gap table t was left out up to here",
+    ]
+    gaps = [page.gap for page in pages if page.gap is not None]
+    for at, page in enumerate(pages):
+        assert page.position is not None
+        again = source_of(unique, server)
+        checkpoint = ShardCheckpoint(ShardState.READING, page.position)
+        opening = Opening(again.shards()[0], position, checkpoint, keys={"t": (("id", "int"),), "u": (("id", "int"),)})
+        with closing(again.open(opening)) as reader:
+            rest = read_to_head(reader)[1]
+        assert read(rest) == read(pages[at + 1 :])
+        assert {page.gap.id for page in rest if page.gap} <= {gap.id for gap in gaps}
+
+
+def read(pages: list[Page]) -> list[str]:
+    """Return the gaps and the changes in pages."""
+    found = []
+    for page in pages:
+        found += [f"gap {page.gap.reason}"] if page.gap is not None else []
+        found += [f"{change.table} {change.key['id']}" for change in page.changes if change.key]
+    return found
 
 
 def test_what_is_not_a_table_of_its_own_is_refused_by_what_it_is(server: Any, execute: Any, unique: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from relay.gtid import parse
-from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import COMMIT, BinlogEvent, KeyLost, Rows, Statement, TransactionBegin
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.transactions import Consumed, ShardTransactions
@@ -412,3 +412,51 @@ def test_nothing_after_a_statement_is_read_before_the_tables_that_it_defines_are
     assert (consumed.defined, shard.transactions.has_changes) == (["t"], False)
     assert shard.consume().defined == ()
     assert shard.transactions.executed_position == "MariaDB/0-1-102"
+
+
+def lost(shard: Shard, *events: BinlogEvent) -> list[str]:
+    """Feed events, and return the changes in pages, and where rows are lost between them."""
+    shard.transactions.feed(events)
+    found = []
+    while True:
+        consumed = shard.consume()
+        if consumed.lost is not None:
+            begin, reason = consumed.lost
+            found.append(f"{reason[:21]}, after {begin.to_json()}")
+            assert not shard.transactions.has_changes
+            assert begin != shard.transactions.position
+        found += [f"{each.operation.value} {each.table}" for each in shard.transactions.take()[0]]
+        if not consumed.is_full:
+            return found
+
+
+def test_the_rows_of_a_table_without_its_key_are_lost_from_their_place_in_a_transaction_to_the_first_with_a_key() -> (
+    None
+):
+    """I9: the page with what came before ends there, and the position says which gap is published."""
+    shard = Shard()
+    t, u = shard.layout("id", "a"), shard.layouts("d", "u", [Column("id", "int")], ["id"])
+    assert u is not None
+    rows = Rows(u, [(None, (1,)), (None, (2,))], 10)
+    found = lost(
+        shard, *inserted(101, t), begin(102), rows, KeyLost("t"), rows, COMMIT, begin(103), KeyLost("t"), COMMIT
+    )
+    at = {"gtid": "MariaDB/0-1-101", "transaction": "0-1-102", "rows_done": 1, "rows_of": {"0-1-102": {"u": 1}}}
+    assert found == ["INSERT t", "INSERT u", f"table t is left out f, after {at}", *["INSERT u"] * 3]
+    end = {"gtid": "MariaDB/0-1-103", "left_out": ["t"]}
+    assert shard.transactions.position.to_json() == end
+    assert BinlogPosition.from_json(end).to_json() == end
+    found = lost(shard, *inserted(104, u), *inserted(105, t))
+    before = {"gtid": "MariaDB/0-1-104", "left_out": ["t"]}
+    assert found == ["INSERT u", f"table t was left out , after {before}", "INSERT t"]
+    assert shard.transactions.position.to_json() == {"gtid": "MariaDB/0-1-105"}
+
+
+def test_nothing_of_a_table_is_missing_once_it_is_emptied() -> None:
+    """I9: so there is no gap up to a key that it gets then, and another one from the next row without a key."""
+    shard = Shard()
+    t = shard.layout("id")
+    assert len(lost(shard, *inserted(101, t), begin(102), KeyLost("t"), COMMIT)) == 2
+    assert lost(shard, *stated(103, "DROP TABLE t"), *inserted(104, t)) == ["TRUNCATE t", "INSERT t"]
+    assert len(lost(shard, begin(105), KeyLost("t"), COMMIT)) == 1
+    assert len(lost(shard, *stated(106, "TRUNCATE t"), begin(107), KeyLost("t"), COMMIT)) == 2

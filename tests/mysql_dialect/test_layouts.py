@@ -10,7 +10,7 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.mysql_dialect.definitions import Definition
-from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
+from relay.mysql_dialect.layouts import LayoutCache, LostKey, SkippedTables
 from relay.mysql_dialect.tables import Table, Unfit, lay_out
 from relay.table import Column
 
@@ -145,3 +145,32 @@ def test_a_table_with_a_type_that_is_not_known_is_left_out_unless_it_is_named_or
         layouts.of_tables(there)
     with pytest.raises(Unfit, match=r"the table later .*; source s: the table bare has no primary key"):
         LayoutCache(SlowMaker(), SkippedTables("s", "shop", ["later", "bare"])).of_tables(there)
+
+
+def test_a_table_that_has_lost_its_key_stays_left_out_whatever_else_is_relayed_and_says_so_each_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """I12, I1: one that was never relayed is left out without an error, and so is none that the config names."""
+    skipped = SkippedTables("s", "shop", ())
+    layouts = LayoutCache(SlowMaker(), skipped)
+    assert layouts("bare", COLUMNS, ()) is None
+    assert list(layouts.of_tables({"orders": Definition([*COLUMNS], [])})) == []  # as of a start
+    skipped.keep(["orders"])
+    for table in ("new", "newer"):
+        with pytest.raises(LostKey, match="source s: the table orders was relayed, and is left out until") as lost:
+            layouts("orders", COLUMNS, ())
+        assert lost.value.table == "orders"
+        skipped.keep([table])
+        skipped.take_back("orders")  # rows from before, when it is read again
+        assert set(skipped.reasons) == {"bare", "orders"}
+    assert "from here on" not in caplog.text
+    skipped.take_back("orders", has_gap=True)
+    skipped.take_back("bare")
+    assert not skipped.reasons
+    with pytest.raises(LostKey):
+        layouts("orders", COLUMNS, ())
+    skipped.forget("orders")
+    assert not skipped.reasons
+    assert caplog.text.count("are relayed from here on") == 2
+    with pytest.raises(Unfit, match="has no primary key"):
+        LayoutCache(SlowMaker(), SkippedTables("s", "shop", ["orders"]))("orders", COLUMNS, ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from relay.observe.health import STALLED_AFTER, find_stalls, not_ready_reasons
@@ -10,7 +12,7 @@ from relay.observe.report import report
 from relay.observe.status import Poll
 from relay.records import Shard
 from tests.clock import Clock
-from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
+from tests.observe.known import NOW, PLAN, WALL, finished, listed, polled, reading, source, status
 
 LONG = STALLED_AFTER + 1
 
@@ -36,6 +38,19 @@ def test_a_source_that_is_not_read_is_a_stall_at_once_with_the_reason() -> None:
     known = status(source(), absent=[("legacy", NOW - 7, "no server of shard - can be read")])
     [stall] = find_stalls(known, NOW, NOW, WALL)
     assert (stall.source, stall.seconds, stall.error) == ("legacy", 7, "no server of shard - can be read")
+    assert not stall.hangs
+
+
+def test_a_table_that_was_relayed_and_is_left_out_is_a_stall_with_the_reason_and_no_other_is() -> None:
+    """I12"""
+    plan = replace(PLAN, keys={"orders": (("id", "int"),)})
+    known = status(source(plan=plan, left_out={"orders": "has no primary key", "bare": "has no primary key"}))
+    [stall] = find_stalls(known, NOW, NOW, WALL)
+    assert (stall.source, stall.what, stall.error) == (
+        "orders",
+        "table orders is not relayed",
+        "The table has no primary key",
+    )
     assert not stall.hangs
 
 

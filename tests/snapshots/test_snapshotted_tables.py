@@ -124,3 +124,12 @@ def test_a_request_that_was_fulfilled_is_not_served_again_for_a_table_that_was_a
     assert relay.control.tables == ("large",)
     relay.end()
     assert relay.step() is None
+
+
+def test_a_snapshot_does_not_end_for_a_table_that_is_left_out_since_it_lost_its_key() -> None:
+    """I7: it is not read, and copies would delete all of its rows at the end mark."""
+    relay = Snapshotting()
+    relay.source.left_out = {"large": "has no primary key"}
+    relay.ask()
+    relay.begin()
+    assert {change.table for change in relay.snapshots.marked.marks(relay.control, "end")} == set(TABLES) - {"large"}

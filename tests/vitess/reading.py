@@ -10,6 +10,7 @@ from typing import Any
 
 from relay.change import Snapshot
 from relay.mysql_dialect.followed_tables import FollowedTables
+from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
 from relay.mysql_dialect.tables import Table, lay_out
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart, StreamId
 from relay.source import Opening, Page, ReadResult, Segment, ShardReader, Unreadable
@@ -49,6 +50,7 @@ def opened(
     relayed: Mapping[str, Table] | None = None,
     floor: int = 0,
     clock: Callable[[], float] = time.time,
+    skipped: SkippedTables | None = None,
     **settings: Any,
 ) -> Iterator[VitessShardReader]:
     """Open a reader at ``start``, or at the position of the page ``after`` if it has one.
@@ -69,7 +71,14 @@ def opened(
             gate,
             StreamId(SOURCE, keyspace),
             Opening(Shard(shard), start, checkpoint, floor),
-            Tables(layout, now or {}, relayed=relayed, followed=followed, moved_to=partial(moved_to, gate)),
+            Tables(
+                layout if skipped is None else LayoutCache(layout, skipped),
+                now or {},
+                relayed=relayed,
+                followed=followed,
+                moved_to=partial(moved_to, gate),
+                skipped=skipped,
+            ),
             stream,
             clock=clock,
         )

@@ -96,7 +96,9 @@ JOURNALS = "@primary select val from _vt.resharding_journal where db_name = data
 HERE, THERE = (KEYSPACE, "0"), ("customers", "-80")
 
 
-def switched(at: str, target: tuple[str, str], position: str, tables: str = "customer", kind: str = "") -> Answer:
+def switched(
+    at: str, target: tuple[str, str], position: str, tables: str = "customer", kind: str = ""
+) -> list[dict[str, str | None]]:
     """The journals of a shard that has stopped at a position, and ``target``, which has the table since, at another."""
     to = f'shard_gtids:{{keyspace:"{target[0]}"  shard:"{target[1]}"  gtid:"{position}"}}'
     return [{"val": f'id:7 {kind} tables:"{tables}" tables:"x" local_position:"{at}" {to} participants:{{shard:"0"}}'}]

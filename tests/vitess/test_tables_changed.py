@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay.errors import RelayError
+from relay.mysql_dialect.layouts import SkippedTables
 from relay.mysql_dialect.tables import lay_out_keys
 from relay.source import Page
 from relay.vitess.events import EventKind
@@ -14,7 +15,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from tests.reads import read_page
 from tests.vitess.reading import NOW, START, TABLES, is_at_head, opened, until
-from tests.vitess.scripted import HOLDS, Log, ScriptedVtgate, Step
+from tests.vitess.scripted import HOLDS, Log, ScriptedVtgate, Step, fields
 
 
 def script_of(log: Log) -> Callable[[pb.VStreamRequest], Iterator[Step]]:
@@ -133,3 +134,52 @@ def test_rows_of_another_key_are_not_in_the_page_of_what_came_before_them() -> N
         pages = [page for page in until(reader, is_at_head) if page.changes]
     assert published(pages) == [("other", 1), ("other", 2), ("customer", 3), ("other", 4)]
     assert all(published([page])[0] == ("customer", 3) for page in pages if ("customer", 3) in published([page]))
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_table_that_loses_its_key_is_left_out_between_two_gaps_wherever_reading_resumes(emptied: bool) -> None:
+    """I9, I12: also in the middle of a transaction. Once it is emptied nothing of it is missing."""
+    log = Log()
+    others = [("other", None, (b"%d" % number, b"x")) for number in range(3)]
+    log.add(*others, (None, (b"1", b"x")))
+    log.add(*others, (None, (b"2", b"x")))
+    log.add((None, (b"3", b"x")))
+    if emptied:
+        log.add(statement="truncate table customer")
+    log.add((None, (b"4", b"x")))
+    keyless = fields()
+    keyless.fields[0].flags = 1
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        own = request.vgtid.shard_gtids[0]
+        if own.gtid == "current":
+            yield from log.script(request)
+            return
+        for one in log.after(own.gtid):
+            log.layouts["customer"] = keyless if one.gtid in ("0-1-12", "0-1-13") else fields()
+            yield from log.play([one], set())
+        yield HOLDS
+
+    def items(pages: list[Page]) -> list[object]:
+        found: list[object] = []
+        for page in pages:
+            found += [(page.gap.reason[:26], page.gap.id)] if page.gap is not None else []
+            found += [change.event_id for change in page.changes]
+        return found
+
+    def read(vtgate: ScriptedVtgate, after: Page | None = None) -> list[Page]:
+        skipped = SkippedTables("shop", "commerce", ())
+        skipped.keep(TABLES)
+        with opened(vtgate.address, START, tables=None, now=NOW, skipped=skipped, after=after) as reader:
+            pages = until(reader, is_at_head)
+        assert not skipped.reasons
+        return pages
+
+    with ScriptedVtgate(script) as vtgate:
+        pages = read(vtgate)
+        assert [table for table, _ in published(pages)].count("customer") == 2 + emptied
+        gaps = [each[0] for each in items(pages) if isinstance(each, tuple)]
+        assert gaps == ["table customer is left out", "table customer was left ou"][: 2 - emptied]
+        assert ("left_out" in str(pages[-1].position)) is False
+        for at, page in enumerate(pages[:-1]):
+            assert items(read(vtgate, page)) == items(pages[at + 1 :])

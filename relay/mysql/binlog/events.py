@@ -179,6 +179,12 @@ class Heartbeat(msgspec.Struct, gc=False):
     timestamp: int
 
 
+class KeyLost(msgspec.Struct, gc=False):
+    """Rows follow of a ``table`` that was relayed and has no primary key: they are left out."""
+
+    table: str
+
+
 class Rotate(msgspec.Struct, gc=False):
     """The next events are in ``file``, from ``position`` on."""
 
@@ -186,7 +192,7 @@ class Rotate(msgspec.Struct, gc=False):
     position: int
 
 
-BinlogEvent = TransactionBegin | Rows | RawRows | RawTransactions | Statement | Commit | Heartbeat | Rotate
+BinlogEvent = TransactionBegin | Rows | RawRows | RawTransactions | Statement | KeyLost | Commit | Heartbeat | Rotate
 COMMIT = Commit()
 
 

@@ -26,6 +26,7 @@ from relay.mysql.binlog.events import (
     BinlogPlace,
     Commit,
     Heartbeat,
+    KeyLost,
     RawRows,
     RawTransactions,
     Rows,
@@ -37,6 +38,7 @@ from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
 from relay.mysql.executed import Executed
+from relay.mysql_dialect.layouts import LostKey
 from relay.mysql_dialect.statement_text import shown, tokens
 from relay.mysql_dialect.statements import Classified, Kind
 
@@ -194,8 +196,11 @@ class BinlogEvents:
             elif kind == events.TABLE_MAP:
                 raw = buffer[start + 8 : end]
                 if raw not in known:
-                    self._tables.learn(raw, self._place)
-                self._open.tables[buffer[start : start + 6]] = known[raw]
+                    try:
+                        self._tables.learn(raw, self._place)
+                    except LostKey as lost:
+                        out.append(KeyLost(lost.table))
+                self._open.tables[buffer[start : start + 6]] = known.get(raw)
             elif kind == events.XID:
                 self._commit(out)
             elif kind == events.MARIADB_GTID:
