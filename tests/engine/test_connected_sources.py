@@ -163,13 +163,13 @@ def published(path: Path, table: str) -> Callable[[], int]:
 @pytest.mark.services
 def test_a_start_that_was_changed_stops_its_source_alone(relayed: Path, stream: ScriptedStream) -> None:
     change(relayed, lambda raw: raw["sources"][1].update(start="latest"))
+    assert "`start` is 'latest'" in run_until_caught_up(relayed, expected_code=2)
+    assert published(relayed, stream.table)() == 2
     running = ObservedRelay(relayed)
-    wait_until(lambda: published(relayed, stream.table)() == 2)
     [stall] = [each for each in running.until("/healthz", 503)["stalls"] if each["source"]]
     assert (stall["source"], stall["what"]) == ("other", "the source is not read")
     assert "`start` is 'latest'" in stall["error"]
     running.stop()
-    assert "`start` is 'latest'" in run_until_caught_up(relayed, expected_code=2)
     change(relayed, lambda raw: raw["sources"][1].update(start="trim_horizon"))
     run_until_caught_up(relayed)
     assert published(relayed, "others")() == 2
