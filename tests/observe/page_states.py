@@ -145,6 +145,13 @@ def gap_and_dead_letters() -> State:
     return State(_workers(view, legacy()), dead_letters=3)
 
 
+def table_left_out() -> State:
+    view = legacy()
+    assert view.plan is not None
+    plan = replace(view.plan, keys={"orders": (("id", "int"),)})
+    return State(_workers(orders(), replace(view, plan=plan, left_out={"orders": "has no primary key"})))
+
+
 def failing_consumer() -> State:
     return replace(healthy(), failing={"cache": "no server answers at redis://me:hunter2@redis:6379/0"})
 
@@ -200,7 +207,7 @@ STATES = {
     "healthy": healthy, "snapshotting": snapshotting, "stalled": stalled, "gap": gap_and_dead_letters,
     "failing consumer": failing_consumer, "silent process": silent_process, "late consumer": late_consumer,
     "published gap": published_gap, "repaired gap": repaired_gap, "unmet gap": unmet_gap, "set aside": set_aside,
-    "starting": starting, "hostile": hostile,
+    "left out": table_left_out, "starting": starting, "hostile": hostile,
 }  # fmt: skip
 
 

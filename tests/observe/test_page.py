@@ -78,6 +78,7 @@ SHOWN = {
     "repaired gap": ("Up to date", ["up to date"]),
     "unmet gap": ("Stopped at a gap", ["relay gaps accept relay.yaml 5f3a9c0d21e88b47 skip"]),
     "set aside": ("Stalled", ["-80: the shard waits for a person", "mysql://***@db/"]),
+    "left out": ("Stalled", ["table orders is not relayed", "The table has no primary key"]),
     "starting": ("Starting", ["worker 0: source orders: not planned yet"]),
     "hostile": (
         "Stalled",

@@ -22,6 +22,7 @@ WORD = {
     "gap": "Stopped at a gap",
     "unmet gap": "Stopped at a gap",
     "set aside": "Stalled",
+    "left out": "Stalled",
     "starting": "Starting",
     "failing consumer": "A consumer fails",
     "silent process": "A process does not answer",
@@ -44,6 +45,8 @@ def test_the_page_is_red_when_a_process_is_and_says_the_worst_of_all(name: str) 
         is_silent = name == "silent process"
         assert (shown["colour"] == "bad") == (503 in codes or is_silent)
         assert all(each["what"] for each in shown["problems"])
+        states = {(each["state"], each["what"]) for each in shown["problems"]}
+        assert len(states) == len({what for _, what in states})  # though each worker may say it
         # Without a script the page says the same.
         assert f"<strong>{WORD[name]}</strong>" in get(found.port, "/")[2].decode()
         # Judged again, as `relay status` does it.
