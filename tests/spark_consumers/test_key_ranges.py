@@ -91,5 +91,6 @@ def test_ranges_that_partition_the_key_space_have_each_change_once_also_through_
     log = tmp_path / "log"
     for text in ("-80", "80-"):
         logged = delta_rows.rows(log.with_name(f"log.{text}"), ["event_id"])
-        assert Counter(logged) == Counter((each.event_id,) for each in read(text))
+        # What is of no row is in every partition, and in the log once.
+        assert sorted(logged) == sorted({(each.event_id,) for each in read(text)})
     assert not log.exists()
