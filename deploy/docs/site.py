@@ -75,6 +75,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         f"{HERE}/explanation/change_log",
         f"{HERE}/explanation/copy",
         f"{HERE}/explanation/lost_state",
+        f"{HERE}/audit",
         f"{HERE}/explanation/performance",
         "benchmarks",
         f"{HERE}/explanation/comparison",
