@@ -105,7 +105,6 @@ class Reception:
         config = config if isinstance(config, Config) else load(Path(config))
         self._config = config
         self._gaps = config.internal("gaps")
-        self._group = group
         self._longest_pause = longest_pause
         self._typed_json = typed_json
         self._on_gap = on_gap or _warn_of_gap
@@ -120,11 +119,13 @@ class Reception:
         self._pending: Message | None = None
         named = topics_of_changes(config, topics)
         self._keyrange = None if keyrange is None else key_range(config, named, keyrange)
+        # I1: a range has a group of its own, whose offsets pass over the changes of the others.
+        self._group = group if group is None or self._keyrange is None else f"{group}.{self._keyrange}"
         with ExitStack() as stack:
             admin = kafka_topics.connect(config)  # raises a clear error if no broker can be reached
             read = [*named, self._gaps]
             self._same = SameTopics(admin, config, read)
-            name = group or f"{config.name}.changes"
+            name = self._group or f"{config.name}.changes"
             offsets = GroupOffsets(config, "changes", read, name=name)
             stack.callback(offsets.close)
             if until_caught_up:

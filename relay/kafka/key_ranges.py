@@ -13,9 +13,10 @@ def key_range(config: Config, topics: Collection[str], text: str) -> KeyRange:
         wanted = KeyRange.parse(text)
     except ValueError as error:
         raise ConfigError(f"keyrange: {error}") from None
+    named = {source.name: {*map(config.topic, source.table_names)} for source in config.sources if source.names_tables}
+    others = set(topics).difference(*named.values())  # of the sources that do not name their tables
     for source in config.sources:
-        is_read = not source.names_tables or any(config.topic(table) in topics for table in source.table_names)
-        if is_read and source.type != "vitess":
+        if named.get(source.name, others).intersection(topics) and source.type != "vitess":
             raise ConfigError(
                 f"keyrange: source {source.name} is of type {source.type}, whose changes have no keyspace ids: name "
                 "only tables of Vitess"

@@ -48,7 +48,7 @@ _NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?", re.IGNORECASE)
 _FLOAT = struct.Struct("<f")
 _EXACT = "{} * 1E0"
 _MEMBER = "CAST({} AS UNSIGNED)"
-_BY_CHARACTER = re.compile("(.*_bin|.*_general(_nopad)?_ci|latin1_swedish(_nopad)?_ci)?")
+_BY_CHARACTER = re.compile("(.*_bin|.*_general_ci|latin1_swedish(_nopad)?_ci)?")
 """Collations that compare texts character by character, and the empty one of bytes."""
 _MOST_LISTED = 4096  # values of an ENUM or a SET
 _MOST_READS = 10**9  # of rows that are not of the chunk, some ten minutes

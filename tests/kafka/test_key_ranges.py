@@ -58,9 +58,12 @@ def test_a_change_without_a_keyspace_id_is_where_its_shard_is(
 def test_only_tables_of_vitess_have_ranges(tmp_path: Path) -> None:
     mixed = config(tmp_path, VITESS, DYNAMODB)
     assert key_range(mixed, ["r.orders"], "40-80") == KeyRange.parse("40-80")
-    for given, topics in ((mixed, ["r.orders", "r.carts"]), (config(tmp_path, VITESS, ITEMS), ["r.orders"])):
-        with pytest.raises(ConfigError, match=r"is of type (dynamodb|mysql), whose changes have no keyspace ids: name"):
-            key_range(given, topics, "-80")
+    with pytest.raises(ConfigError, match="is of type dynamodb, whose changes have no keyspace ids: name"):
+        key_range(mixed, ["r.orders", "r.carts"], "-80")
+    several = config(tmp_path, VITESS, ITEMS)
+    assert key_range(several, ["r.orders"], "-80") == KeyRange.parse("-80")
+    with pytest.raises(ConfigError, match="is of type mysql"):
+        key_range(several, ["r.orders", "r.another"], "-80")
     with pytest.raises(ConfigError, match="keyrange: '8' is not a key range"):
         key_range(mixed, ["r.orders"], "8")
 

@@ -14,7 +14,8 @@ import yaml
 
 import relay
 from relay.change import Operation
-from relay.demo.vitess_orders import BEFORE, TABLE, TARGETS, VitessOrders
+from relay.demo.orders import TABLE
+from relay.demo.vitess_orders import BEFORE, TARGETS, VitessOrders, VitessWriter
 from relay.keyrange import KeyRange
 from tests import needs
 from tests.command_line import relay as command
@@ -28,7 +29,7 @@ CONSUME = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 
 config = load(pathlib.Path(sys.argv[1]))
 with spark() as session:
@@ -47,6 +48,7 @@ def test_ranges_that_partition_the_key_space_have_each_change_once_also_through_
         orders = VitessOrders()
         orders.start(stack)
         writer = stack.enter_context(closing(orders.workload(pause=0).writers[0]))
+        assert isinstance(writer, VitessWriter)
         items = writer.items[:60]
         writer.store([(item, 1) for item in items])
         raw = {
@@ -65,8 +67,10 @@ def test_ranges_that_partition_the_key_space_have_each_change_once_also_through_
         run_until_caught_up(path)
 
     def read(keyrange: str | None) -> list[relay.ReceivedChange]:
-        with relay.changes(path, keyrange=keyrange, until_caught_up=True) as changes:
-            return list(changes)
+        with relay.changes(path, group=unique, keyrange=keyrange, until_caught_up=True) as changes:
+            found = list(changes)
+            changes.commit()  # I1: of this range alone
+            return found
 
     def places(found: Sequence[relay.ReceivedChange]) -> list[tuple[int, int]]:
         return sorted((each.partition, each.offset) for each in found)
