@@ -2,30 +2,41 @@
 
 from dataclasses import dataclass, field
 
+WITH_DECIMALS = ("datetime", "time")
+"""What SQL calls columns whose texts end in the decimals of a second, as many as the column has."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
     """A primary key column. ``type``: ``S``, ``N`` or ``B`` for DynamoDB, for SQL the name of a `ColumnType`.
 
-    ``has_decimals``: whether the text of a value ends in the decimals of a second, as many as its type has.
+    ``sql``: what SQL calls it, if its type does not tell that: see `SqlType.told`.
     """
 
     name: str
     type: str
-    has_decimals: bool = False
+    sql: str = ""
+
+    @property
+    def has_decimals(self) -> bool:
+        return self.sql in WITH_DECIMALS
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a row. ``type``: the name of a `ColumnType`. ``has_decimals``: as for `KeyColumn`.
+    """A column of a row. ``type``: the name of a `ColumnType`. ``sql``: as for `KeyColumn`.
 
     ``is_address``: whether drivers return its bytes as text, as of a UUID. A stream does not say that.
     """
 
     name: str
     type: str
-    has_decimals: bool = False
+    sql: str = ""
     is_address: bool = field(default=False, compare=False)
+
+    @property
+    def has_decimals(self) -> bool:
+        return self.sql in WITH_DECIMALS
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class DecodeStatus(StrEnum):
 class RecordField:
     """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
 
-    ``column``: ``N`` for a numeric key column of DynamoDB, else None. ``has_decimals``: as for `KeyColumn`.
+    ``column``: ``N`` for a numeric key column of DynamoDB, else None. ``sql``: as for `KeyColumn`, or empty.
     """
 
     avro: str
@@ -37,6 +37,7 @@ class RecordField:
     type: Any
     column: str | None = None
     has_decimals: bool = False
+    sql: str = ""
 
     @property
     def kind(self) -> str:
@@ -66,6 +67,11 @@ class Layout:
         return cls(unescape(source), unescape(table), _fields(key), None if row == "string" else _fields(row))
 
     @property
+    def has_key_only(self) -> bool:
+        """Whether it has no column outside the key, as one for the TRUNCATE of a table that is gone."""
+        return self.row is not None and len(self.row) == len(self.key)
+
+    @property
     def columns(self) -> frozenset[str] | None:
         """All columns of the table, or None if its items may have any."""
         if self.row is None or self.rest is not None:
@@ -89,6 +95,7 @@ def _fields(record: Mapping[str, Any]) -> tuple[RecordField, ...]:
             bare(f["type"]),
             f.get("relay.type") or f.get("dynamodb"),
             has_decimals=f.get("decimals", False),
+            sql=f.get("relay.sql", ""),
         )
         for f in record["fields"]
     )

@@ -89,18 +89,23 @@ def _key_field(column: KeyColumn) -> dict[str, Any]:
     field["relay.type"] = str(found)
     if column.has_decimals:
         field["decimals"] = True
-    return field
+    return _told(field, column)
 
 
 def _row_field(column: Column) -> dict[str, Any]:
     found = column_type(column.type)
-    return {
+    field = {
         "name": escape(column.name),
         "source.name": column.name,
         "type": ["null", found.avro],
         "default": None,
         "relay.type": str(found),
     }
+    return _told(field, column)
+
+
+def _told(field: dict[str, Any], column: KeyColumn | Column) -> dict[str, Any]:
+    return {**field, "relay.sql": column.sql} if column.sql else field
 
 
 def _record(kind: str, namespace: str, fields: list[dict[str, Any]], protected: dict[str, str]) -> dict[str, Any]:

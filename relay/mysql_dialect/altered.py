@@ -165,7 +165,7 @@ def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) ->
     if base.form is Form.FLOAT and size.isdigit() and int(size) > 24:
         base = named("double")
     attributes = "unsigned" if any(word.is_word("UNSIGNED", "ZEROFILL") for word in words) else ""
-    return Column(name, Defined(base, size, attributes).carried, base.has_decimals)
+    return Column(name, Defined(base, size, attributes).carried, base.told)
 
 
 class _Alteration:

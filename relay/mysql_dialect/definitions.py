@@ -108,4 +108,4 @@ def carried_column(name: str, definition: str) -> Column:
     Raises ValueError for a definition that cannot be read or carried.
     """
     found = defined(definition)
-    return Column(name, found.carried, found.type.has_decimals, found.type.form is Form.ADDRESS)
+    return Column(name, found.carried, found.type.told, found.type.form is Form.ADDRESS)

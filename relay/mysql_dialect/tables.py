@@ -119,7 +119,7 @@ def lay_out(
     schema = TableSchema(
         source,
         name,
-        tuple(KeyColumn(column, by_name[column].type, by_name[column].has_decimals) for column in ordered),
+        tuple(KeyColumn(column, by_name[column].type, by_name[column].sql) for column in ordered),
         hash_columns=len(first) or len(ordered),
         row=published_columns(columns, rules),
         protected=tuple((column.name, rules[column.name].kind) for column in columns if column.name in rules),

@@ -3,6 +3,7 @@
 `digest_pairs` brings the rows of both together by their keys, in bounded memory: SQLite sorts them on disk.
 """
 
+import json
 import re
 import sqlite3
 from base64 import b64encode
@@ -122,7 +123,8 @@ def _canonical(column: Column | KeyColumn, value: Any) -> Any:
     if value is None:
         return None
     try:
-        form = _OF_ATTRIBUTES.get(column.type) or FORMS[column_type(column.type).kind]
+        is_document = column.sql == "json"
+        form = _document if is_document else _OF_ATTRIBUTES.get(column.type) or FORMS[column_type(column.type).kind]
         found = form(value)
     except (ValueError, TypeError, AttributeError):
         return f"{value} (not of type {column.type})"
@@ -145,6 +147,12 @@ def _time(value: Any) -> str:
     if isinstance(value, str):
         return value
     return f"{(_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def _document(value: str) -> Any:
+    """Return what two JSON documents of SQL have in common if they are the same, whatever their texts are."""
+    number = lambda text: {"N": canonical_number(text)}  # noqa: E731
+    return json.loads(value, parse_int=number, parse_float=number)
 
 
 def _parsed(value: Any) -> Any:

@@ -47,8 +47,7 @@ class Form(Enum):
 class SqlType:
     """An SQL type. ``also``: its other names, and the names of its other sizes.
 
-    ``unsigned``: the column type of UNSIGNED, if it is another. ``size``: the bytes of an ADDRESS. ``has_decimals``:
-    whether its text ends in decimals of a second: DATETIME(3) has three, DATETIME has none. ``is_blob``: whether
+    ``unsigned``: the column type of UNSIGNED, if it is another. ``size``: the bytes of an ADDRESS. ``is_blob``: whether
     ``binlog_row_image=NOBLOB`` may leave it out. ``is_national``: whether it has a character set of its own, whatever
     its table has.
     """
@@ -59,9 +58,13 @@ class SqlType:
     also: tuple[str, ...] = ()
     unsigned: str = ""
     size: int = 0
-    has_decimals: bool = False
     is_blob: bool = False
     is_national: bool = False
+
+    @property
+    def told(self) -> str:
+        """Its name, where the type that carries it does not say it: a text is a date, a time 0 the zero TIMESTAMP."""
+        return self.name if self.form in (Form.TIME, Form.TIMESTAMP, Form.JSON) else ""
 
     def carried(self, *, unsigned: bool = False, precision: int = 0, scale: int = 0) -> str:
         if self.kind is ColumnKind.DECIMAL:
@@ -81,8 +84,8 @@ _TYPES = (
     SqlType("float", ColumnKind.FLOAT, Form.FLOAT, ("float4",)),
     SqlType("double", ColumnKind.DOUBLE, Form.DOUBLE, ("float8",)),  # REAL is a FLOAT in some sessions
     SqlType("date", ColumnKind.STRING, Form.TIME),
-    SqlType("datetime", ColumnKind.STRING, Form.TIME, has_decimals=True),
-    SqlType("time", ColumnKind.STRING, Form.TIME, has_decimals=True),
+    SqlType("datetime", ColumnKind.STRING, Form.TIME),
+    SqlType("time", ColumnKind.STRING, Form.TIME),
     SqlType("timestamp", ColumnKind.TIMESTAMP, Form.TIMESTAMP),
     SqlType("char", ColumnKind.STRING, Form.TEXT, ("character",)),
     SqlType("varchar", ColumnKind.STRING, Form.TEXT, ("varcharacter",)),

@@ -124,7 +124,7 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VS
         try:
             found = _defined(field)
             read = _printed(found, field, copied=copied, as_text=event.enum_set_string_values)
-            carried.append(Column(field.name, found.carried, found.type.has_decimals))
+            carried.append(Column(field.name, found.carried, found.type.told))
         except ValueError as error:
             raise RelayError(f"table {name}: column {field.name} {field.column_type}: {error}") from None
         columns.append(VStreamColumn(field.name, read.decode, read.cell))

@@ -17,7 +17,7 @@ ITEM = "item"
 NUMBER = "N"
 """The kind of a DynamoDB number in a key. All other kinds are column types."""
 
-_ENDS = (*dict.fromkeys(each.family for each in TYPES), "variant", "jsonb")
+_ENDS = (*dict.fromkeys(each.family for each in TYPES), "variant", "jsonb", "date", "datetime", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Naming:
 
     ``reserved``: what the names that no column may have are by ``same``. ``shown``: a name as it stores it. ``same``:
     what two names have in common that it cannot tell apart. ``kind``: the kind that holds the values of a kind.
-    ``digits``: how many its widest decimal has.
+    ``digits``: how many its widest decimal has. ``sql``: the kinds that hold what SQL calls so; ``in_keys``: in a key.
     """
 
     reserved: frozenset[str]
@@ -64,6 +64,8 @@ class Naming:
     same: Callable[[str], str]
     kind: Callable[[str], str]
     digits: int
+    sql: Mapping[str, str] = field(default_factory=dict)
+    in_keys: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan(
@@ -161,8 +163,10 @@ class _Planning:
 
     def _key(self, layout: Layout, field: RecordField) -> str:
         name = self._named(layout, field.name, "key")
-        kind = self._kind(field)
+        kind = self._kind(field, self.naming.in_keys)
         before = self.kinds.get(name, kind)
+        if layout.has_key_only and before in self.naming.in_keys.values():
+            kind = before
         # I7: equal values have one text in both, or a batch has one row under two keys.
         is_same = before == kind or _family(before) == _family(kind) == "number"
         if not is_same or not self._place(name, kind):
@@ -189,7 +193,7 @@ class _Planning:
             )
 
     def _column(self, layout: Layout, field: RecordField) -> str:
-        name, kind = self._named(layout, field.name, "column"), self._kind(field)
+        name, kind = self._named(layout, field.name, "column"), self._kind(field, self.naming.sql)
         if self._place(name, kind):
             return name
         beside = self._claimed(self.naming.shown(f"{name}__{_family(kind)}"), field.name)
@@ -200,8 +204,8 @@ class _Planning:
             f"nor {beside} ({self.kinds[beside]}) holds it: {_ANEW}"
         )
 
-    def _kind(self, field: RecordField) -> str:
-        return self.naming.kind("json" if field.kind == "rest" else field.kind)
+    def _kind(self, field: RecordField, sql: Mapping[str, str]) -> str:
+        return sql.get(field.sql) or self.naming.kind("json" if field.kind == "rest" else field.kind)
 
     def _place(self, name: str, kind: str) -> bool:
         """Give a column a kind that holds ``kind``, too; return whether there is one."""

@@ -11,6 +11,7 @@ from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_values import JSONB, UNFIT, kind_of, naming, primary_key, stored_types, text_of
+from spark_consumers.sinks.postgres_view import TableView
 
 _ENDS = {"integer": 1 << 31, "bigint": 1 << 63}
 
@@ -22,7 +23,7 @@ class KeptInPostgres(KeptRows):
         self, database: PostgresDatabase, layout: Layout, wanted: Sequence[str | None], *, items: str = "json"
     ) -> None:
         self._database = database
-        self._table = f"{quoted(postgres.identifier(layout.source))}.{quoted(postgres.identifier(layout.table))}"
+        self._table = TableView(postgres.identifier(layout.source), postgres.identifier(layout.table)).rows
         self.where = f"{database.name}, table {self._table}"
         self._wanted = [columns.ITEM if name is None else name for name in wanted]
         with database.transaction() as connection:

@@ -45,7 +45,10 @@ SELECT format('process %s, user %s, application %s', pid, usename, application_n
  ORDER BY mode = 'AccessShareLock' LIMIT 1"""
 """Who holds a table, rows of it, or our own lock on it: first those who do more than read it."""
 
-PROPERTIES = "_relay_properties"
+PREFIX = "_relay_"
+"""How the names of the copy's own tables begin, which stand beside its views."""
+
+PROPERTIES = f"{PREFIX}properties"
 """The table of each schema with the properties of its other tables."""
 
 _LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer ones
@@ -204,28 +207,34 @@ def swap_schemas(database: PostgresDatabase, swapped: Sequence[tuple[str, str, s
             if rebuilt not in there:
                 continue
             if present in there:
-                _grant_alike(connection, present, rebuilt)
+                for _, grant in grants(connection, present, rebuilt):
+                    execute(connection, grant)
                 execute(connection, f"ALTER SCHEMA {quoted(present)} RENAME TO {quoted(kept)}")
             execute(connection, f"ALTER SCHEMA {quoted(rebuilt)} RENAME TO {quoted(present)}")
 
 
-def _grant_alike(connection: Connection, present: str, rebuilt: str) -> None:
-    """Grant on a schema and its tables what is granted on another one and its tables of the same names."""
+def grants(connection: Connection, present: str, rebuilt: str) -> list[tuple[str, str]]:
+    """Return what grants on a schema and its tables what is granted on another one and its tables of the same names.
+
+    Each with the name of the table, "" for the schema. Views are tables.
+    """
     rows = execute(
         connection,
-        "SELECT there.object, privilege_type, rolname::text, is_grantable FROM ("
-        " SELECT format('SCHEMA %I', $2::text) AS object, nspacl AS acl, nspowner AS owner FROM pg_namespace"
-        " WHERE nspname = $1::text"
-        " UNION ALL SELECT format('%I.%I', $2::text, relname), relacl, relowner FROM pg_class"
-        " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1::text AND relkind = 'r'"
+        "SELECT name, there.object, privilege_type, rolname::text, is_grantable FROM ("
+        " SELECT '' AS name, format('SCHEMA %I', $2::text) AS object, nspacl AS acl, nspowner AS owner"
+        " FROM pg_namespace WHERE nspname = $1::text"
+        " UNION ALL SELECT relname::text, format('%I.%I', $2::text, relname), relacl, relowner FROM pg_class"
+        " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1::text AND relkind IN ('r', 'v')"
         " AND to_regclass(format('%I.%I', $2::text, relname)) IS NOT NULL"
         ") there, LATERAL aclexplode(acl) LEFT JOIN pg_roles ON pg_roles.oid = grantee WHERE grantee <> owner",
         [present, rebuilt],
     ).fetchall()
-    for target, privilege, role, is_grantable in rows:
+    found = []
+    for name, target, privilege, role, is_grantable in rows:
         grantee = "PUBLIC" if role is None else quoted(role)
         option = " WITH GRANT OPTION" if is_grantable else ""
-        execute(connection, f"GRANT {privilege} ON {target} TO {grantee}{option}")
+        found.append((name, f"GRANT {privilege} ON {target} TO {grantee}{option}"))
+    return found
 
 
 def identifier(name: str) -> str:

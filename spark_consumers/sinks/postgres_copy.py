@@ -1,5 +1,8 @@
 """One table of the copy in PostgreSQL: its columns, reading the state of rows, and writing them conditionally.
 
+Under the table's own name is a view that shows it as its source has it. Its rows, with tombstones and tokens, stand
+beside (`postgres_view`).
+
 A batch is written in one transaction: its rows are copied into a temporary table, and one statement takes from there
 the rows whose stored state is still the one that was read. So any number of drivers may keep one copy up to date.
 """
@@ -22,18 +25,19 @@ from spark_consumers.sinks.postgres_upsert import NewestInPostgres, copied_rows
 from spark_consumers.sinks.postgres_values import (
     JSONB,
     OURS,
-    UNFIT,
     fitted,
-    from_image,
     has_nul,
     kind_of,
     naming,
     primary_key,
+    row_of,
+    shown,
     sql_type,
     stored_types,
     text_of,
     value_of,
 )
+from spark_consumers.sinks.postgres_view import TableView
 from spark_consumers.sinks.target import (
     LACKS_IMAGES,
     OF_CHANGE,
@@ -78,7 +82,8 @@ class PostgresTable(TargetTable):
         self._json = "json" if items == "json" else JSONB
         self.source_table = source, table
         self._schema, self._relation = postgres.identifier(prefix + source), postgres.identifier(table)
-        self._table = f"{quoted(self._schema)}.{quoted(self._relation)}"
+        self._view = TableView(self._schema, self._relation)
+        self._table = self._view.rows
         self.name = f"copy {database.name}, table {self._table}"
         self._transaction = partial(database.transaction, self._table)
         self._layouts: Mapping[int, Layout] | None = None
@@ -93,11 +98,16 @@ class PostgresTable(TargetTable):
             self._lock(connection)
             stored = {name: kind_of(sql) for name, sql in stored_types(connection, self._table).items()}
             key = primary_key(connection, self._table) if stored else None
+            is_shown = self._view.exists(connection)
             self._plan = columns.plan(self.name, stored, key, layouts, naming(self._json))
             if not stored:
                 self._create(connection)
-            else:
-                self._alter(connection)
+            granted = self._alter(connection) if stored else []
+            if self._plan.added or self._plan.widened or not is_shown:
+                kinds = {column.name: column.kind for column in self._plan.keys}
+                self._view.show(
+                    connection, {name: kinds.get(name, "") for name in {**stored, **self._plan.added}}, granted
+                )
         self._layouts = dict(layouts)
 
     def _lock(self, connection: Connection) -> None:
@@ -115,8 +125,13 @@ class PostgresTable(TargetTable):
         )
         # For the collection of tombstones. No update of a row changes an indexed column, so none has to touch an index.
         execute(connection, f"CREATE INDEX ON {self._table} (_relay_deleted) WHERE _relay_deleted")
+        values = [shown(column.name, column.kind) for column in self._plan.keys]
+        if values != [*map(quoted, keys)]:  # the view has no column that the primary key could find
+            execute(connection, f"CREATE INDEX ON {self._table} ({', '.join(f'({value})' for value in values)})")
 
-    def _alter(self, connection: Connection) -> None:
+    def _alter(self, connection: Connection) -> Sequence[str]:
+        """Add and widen columns; return the statements that grant again what was granted on the view."""
+        granted: Sequence[str] = ()
         added = [f"ADD COLUMN {quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
         widened = [f"ALTER COLUMN {quoted(name)} TYPE {sql_type(kind)}" for name, kind in self._plan.widened.items()]
         if added or widened:
@@ -124,9 +139,11 @@ class PostgresTable(TargetTable):
             # PostgreSQL does not see that this is a circle.
             execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
             try:
+                granted = self._view.drop(connection) if widened else ()
                 execute(connection, f"ALTER TABLE {self._table} {', '.join(added + widened)}")
             except postgres.InsufficientPrivilege as error:  # somebody else owns this table alone
                 raise TableFault(f"{self.name}: {error}") from error
+        return granted
 
     # ------------------------------------------------------------------ reading
 
@@ -195,8 +212,7 @@ class PostgresTable(TargetTable):
             return newest.write_reads(connection, rows)
 
     def _newest(self) -> NewestInPostgres:
-        row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
-        row |= {name: f"s.{name}" for name in OF_CHANGE}
+        row = self._row("NULL::text") | {name: f"s.{name}" for name in OF_CHANGE}
         keys = enumerate(self._plan.keys)
         return NewestInPostgres(
             self._table,
@@ -231,7 +247,7 @@ class PostgresTable(TargetTable):
     ) -> tuple[object, ...]:
         unfit = None
         if image is not None and layout is not None and self._layouts is not None:
-            image, unfit = fitted(image, self._layouts[layout], is_jsonb=self._json == JSONB)
+            image, unfit = fitted(image, self._layouts[layout])
         read = (None,) * len(STATE) if write.read is None else state(write.read)
         keep, existed = write.row.item is Item.AS_STORED, write.read is not None
         row = (n, list(write.key), layout, image, unfit, keep, existed)
@@ -240,7 +256,7 @@ class PostgresTable(TargetTable):
     def _statement(self) -> str:
         """Return the statement that writes the rows of ``relay_batch`` and returns the numbers of the others."""
         keys = [quoted(column.name) for column in self._plan.keys]
-        row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "s.unfit::json"}
+        row = self._row("s.unfit")
         ours = {name: f"s.{name}" for name in STATE} | {"_relay_updated_at": "now()"}
         source = self._with_fields("relay_batch s")
         updates = [f"{name} = CASE WHEN s.keep THEN t.{name} ELSE {value} END" for name, value in row.items()]
@@ -264,6 +280,9 @@ class PostgresTable(TargetTable):
                 THEN EXISTS (SELECT FROM updated u WHERE u.n = s.n)
                 ELSE EXISTS (SELECT FROM inserted i WHERE {same}) END
         """
+
+    def _row(self, unfit: str) -> dict[str, str]:
+        return row_of(self._plan.row, self._layouts or {}, unfit)
 
     def _with_fields(self, staged: str) -> str:
         """Join ``staged``, which has the alias ``s``, with the fields ``r`` of its images."""

@@ -12,14 +12,7 @@ from relay.errors import ConfigError, Unavailable
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames
 from spark_consumers.sinks.kept_postgres import KeptInPostgres
-from spark_consumers.sinks.postgres import (
-    PROPERTIES,
-    PostgresDatabase,
-    identifier,
-    problems,
-    swap_schemas,
-    used_schemas,
-)
+from spark_consumers.sinks.postgres import PREFIX, PostgresDatabase, identifier, problems, swap_schemas, used_schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,8 +95,8 @@ def _refuse_names(sources: Sequence[str], tables: Mapping[str, SourceConfig], pr
     for schema, table, what in places:
         if not table and (schema.startswith("pg_") or schema == "information_schema"):
             raise ConfigError(f"{what}: PostgreSQL keeps the schema {schema} for itself: give the source another name")
-        if table == PROPERTIES:
-            raise ConfigError(f"{what}: the copy has a table of that name of its own: leave it out of `tables`")
+        if table.startswith(PREFIX):
+            raise ConfigError(f"{what}: the copy has tables of its own whose names begin so: leave it out of `tables`")
         other = taken.setdefault((schema, table), what)
         if other != what:
             raise ConfigError(f"{what}: in PostgreSQL it would have the same name as {other}: {table or schema}")

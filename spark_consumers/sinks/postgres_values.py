@@ -1,5 +1,7 @@
 """The kinds of the columns of a copy in PostgreSQL, and the SQL of their values and texts."""
 
+from collections.abc import Mapping, Sequence
+
 import orjson
 
 from relay.types.columns import TYPES, ColumnKind
@@ -30,10 +32,18 @@ OURS = {
 _OF_EVERY_TABLE = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
 """The columns that PostgreSQL gives each table itself."""
 
+TIMES = {"date": "date", "datetime": "timestamp without time zone", "time": "time without time zone"}
+"""The types of what SQL calls so. In a key they are texts: rows may differ in what no such type holds."""
+
+_IN_KEYS = {kind: f"{kind} as text" for kind in TIMES}
+_LONGEST = {"date": 10, "datetime": 26, "time": 17}
+
 # Decimals without digits are numbers.
 _TYPES = {
     **{columns.NUMBER if each.kind is ColumnKind.DECIMAL else each.kind.value: each.postgres for each in TYPES},
     JSONB: "jsonb",
+    **TIMES,
+    **{_IN_KEYS[kind]: f"character varying({length})" for kind, length in _LONGEST.items()},
 }
 _KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 _NUL = "\\u0000"  # as JSON writes it
@@ -47,6 +57,8 @@ def naming(json: str) -> Naming:
         same=str,
         kind=lambda kind: json if kind == ColumnKind.JSON else kind,
         digits=1000,
+        sql={**{kind: kind for kind in TIMES}, "json": json},
+        in_keys=_IN_KEYS,
     )
 
 
@@ -93,13 +105,54 @@ def primary_key(connection: Connection, table: str) -> list[str]:
 
 def value_of(text: str, kind: str) -> str:
     """Return the SQL of a value of this kind, made of the SQL of its text as the consumers write it."""
-    if kind == ColumnKind.STRING:
+    if kind == ColumnKind.STRING or kind in _IN_KEYS.values():
         return text
+    if kind in TIMES:
+        return f"CASE WHEN {fits(text, kind)} THEN {_made(text, kind)} END"
     if kind == ColumnKind.BYTES:
         return f"decode({text}, 'base64')"
     if kind == ColumnKind.SET:
         return f"CASE WHEN {text} IS NOT NULL THEN ARRAY(SELECT json_array_elements_text({text}::json)) END"
     return f"{text}::{sql_type(kind)}"
+
+
+def shown(name: str, kind: str) -> str:
+    """Return the SQL of the value that a column has at the source."""
+    time = kind.removesuffix(" as text")
+    return quoted(name) if time == kind else value_of(quoted(name), time)
+
+
+def fits(text: str, kind: str) -> str:
+    """Return the condition that the type of a time holds its text, as SQL prints it. Others would be wrong, or no time.
+
+    No pattern has to tell that, which takes ten times as long.
+    """
+    if kind == ColumnKind.TIMESTAMP:
+        return f"{text} <> {_ZERO}"
+    if kind == "time":
+        return f"({text} LIKE '__:%' AND {text} < '24')"
+    last = f"make_date({_part(text, 1, 4)}, {_part(text, 6, 2)}, 1) + interval '1 month -1 day'"
+    return (
+        f"CASE WHEN {text} LIKE '0000%' OR {text} LIKE '%-00%' THEN false WHEN substr({text}, 9, 2) < '29' THEN true"
+        f" ELSE {_part(text, 9, 2)} <= extract(day FROM {last}) END"
+    )
+
+
+_ZERO = "'1970-01-01T00:00:00.000000Z'"
+"""The zero TIMESTAMP: no other TIMESTAMP of SQL has this text."""
+
+
+def _part(text: str, at: int, length: int) -> str:
+    return f"substr({text}, {at}, {length})::integer"
+
+
+def _made(text: str, kind: str) -> str:
+    """Return SQL as `value_of` does, which no setting of a session changes, so that it can be in an index."""
+    date = f"make_date({_part(text, 1, 4)}, {_part(text, 6, 2)}, {_part(text, 9, 2)})"
+    at = 12 if kind == "datetime" else 1
+    seconds = f"substr({text}, {at + 6})::double precision"
+    time = f"make_time({_part(text, at, 2)}, {_part(text, at + 3, 2)}, {seconds})"
+    return {"date": date, "time": time, "datetime": f"{date} + {time}"}[kind]
 
 
 def text_of(value: str, kind: str) -> str:
@@ -108,36 +161,64 @@ def text_of(value: str, kind: str) -> str:
         return f"translate(encode({value}, 'base64'), E'\\n', '')"
     if kind == ColumnKind.TIMESTAMP:
         return f"""to_char({value} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+    if kind in ("date", "datetime"):  # whatever the DateStyle is
+        return f"to_char({value}, 'YYYY-MM-DD{' HH24:MI:SS.US' if kind == 'datetime' else ''}')"
     return f"array_to_json({value})::text" if kind == ColumnKind.SET else f"{value}::text"
 
 
-def from_image(column: CopiedColumn) -> str:
-    """Return the SQL of a column's value in a staged row ``s``, whose image has the fields ``r``."""
-    if not column.sources:
-        return f"NULL::{sql_type(column.kind)}"
-    # Evaluated only for those layouts: a field may have another type in others.
-    cases = "".join(
-        f" WHEN s.layout IN ({', '.join(map(str, numbers))}) THEN "
-        + ("s.image" if name is None else f"r.{quoted(postgres.identifier(name))}")
-        for name, numbers in column.layouts.items()
+def row_of(row: Sequence[CopiedColumn], layouts: Mapping[int, Layout], unfit: str) -> dict[str, str]:
+    """Return, by column, the SQL of what a staged row ``s`` sets, whose image has the fields ``r``.
+
+    ``layouts``: by their numbers. ``unfit``: the SQL of JSON as `fitted` returns it; the times that do not fit join it.
+    """
+    stamps = {field.name for each in layouts.values() for field in each.row or () if field.sql == "timestamp"}
+    found, misfits = {}, []
+    for column in row:
+        # Evaluated only for those layouts: a field may have another type in others.
+        texts = {
+            name: f"CASE WHEN s.layout IN ({', '.join(map(str, numbers))}) THEN "
+            + ("s.image END" if name is None else f"r.{quoted(postgres.identifier(name))} END")
+            for name, numbers in column.layouts.items()
+        }
+        text = f"coalesce({', '.join(texts.values())})"
+        value = value_of(text, column.kind) if texts else f"NULL::{sql_type(column.kind)}"
+        is_stamp = column.kind == ColumnKind.TIMESTAMP and not stamps.isdisjoint(texts)
+        if texts and (is_stamp or column.kind in TIMES):
+            misfits += [
+                (str(name), f"CASE WHEN NOT {fits(each, column.kind)} THEN {each} END") for name, each in texts.items()
+            ]
+            value = f"CASE WHEN {fits(text, column.kind)} THEN {value} END" if is_stamp else value
+        found[quoted(column.name)] = value
+    return {**found, UNFIT: f"({_joined(unfit, misfits)})::json"}
+
+
+def _joined(unfit: str, misfits: Sequence[tuple[str, str]]) -> str:
+    """Return SQL that adds to the JSON of ``unfit`` the texts that are not null."""
+    if not misfits:
+        return unfit
+    names, texts = (
+        ", ".join(each) for each in zip(*((postgres.literal(name), text) for name, text in misfits), strict=True)
     )
-    return value_of(f"(CASE{cases} END)", column.kind)
+    found = f"json_strip_nulls(json_object(ARRAY[{names}], ARRAY[{texts}]))::text"
+    found = f"CASE WHEN coalesce({texts}) IS NOT NULL THEN {found} END"
+    both = f"left({unfit}, -1) || coalesce(',' || substr({found}, 2), '}}')"
+    return f"CASE WHEN {unfit} IS NULL THEN {found} ELSE {both} END"
 
 
-def fitted(image: str, layout: Layout, *, is_jsonb: bool) -> tuple[str | None, str | None]:
+def fitted(image: str, layout: Layout) -> tuple[str | None, str | None]:
     """Return an image that PostgreSQL can take apart, and the JSON of the values that it cannot store (I8).
 
-    These are texts with a NUL character. In JSON, PostgreSQL stores it, but not in jsonb.
+    These are texts with a NUL character: no function reads JSON that has one.
     """
     if layout.row is None:
-        if is_jsonb and _NUL in image and has_nul(orjson.loads(image)):
+        if _NUL in image and has_nul(orjson.loads(image)):
             return None, f'{{"{columns.ITEM}":{image}}}'
         return image, None
     shown = {field.name: postgres.identifier(field.name) for field in layout.row}
     if _NUL not in image and all(name == short for name, short in shown.items()):
         return image, None
     values = orjson.loads(image)
-    in_json = {field.name for field in layout.row if is_jsonb and field.column in (ColumnKind.JSON, ColumnKind.REST)}
+    in_json = {field.name for field in layout.row if {field.column, field.sql} & {ColumnKind.JSON, ColumnKind.REST}}
     unfit = {name: value for name, value in values.items() if has_nul(value, is_json=name in in_json)}
     fit = {shown.get(name, name): value for name, value in values.items() if name not in unfit}
     return orjson.dumps(fit).decode(), orjson.dumps(unfit).decode() if unfit else None

@@ -68,12 +68,12 @@ class Copy:
         if self.database is None:
             session.sql(statement.replace("TABLE ", f"TABLE {self.open('shop', 'orders').name} "))
         else:
-            execute(sys.argv[1], statement.replace("TABLE ", "TABLE shop.orders "))
+            execute(sys.argv[1], statement.replace("TABLE ", "TABLE shop._relay_rows_orders "))
 
     def rows(self, table, *columns):
         if self.database is None:
             return delta_rows.rows(f"{sys.argv[1]}/shop/{table}", columns)
-        return execute(sys.argv[1], f"SELECT {', '.join(columns)} FROM shop.{table} ORDER BY 1")
+        return execute(sys.argv[1], f"SELECT {', '.join(columns)} FROM shop._relay_rows_{table} ORDER BY 1")
 
     def aside(self):
         return [table for _, table in self.notes.set_aside()]

@@ -40,7 +40,9 @@ class InPostgres:
         self.table.write(batch, [write])
 
     def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
-        statement = f"SELECT {', '.join(map(quoted, columns))} FROM shop.orders WHERE {deleted} OR NOT _relay_deleted"
+        is_ours = deleted or any(name.startswith("_relay_") for name in columns)
+        table = f"shop._relay_rows_orders WHERE {deleted} OR NOT _relay_deleted" if is_ours else "shop.orders"
+        statement = f"SELECT {', '.join(map(quoted, columns))} FROM {table}"
         with self.database.transaction() as connection:
             found = connection.execute(f"{statement} ORDER BY 1".encode()).fetchall()
         return [tuple(map(comparable, row)) for row in found]

@@ -47,7 +47,7 @@ def found_in(topic: Topic) -> dict[str, Any]:
     assert config.copy_ is not None
     columns = ["customer", "item", "_relay_incomplete", "_relay_deleted"]
     if config.copy_.url.startswith("postgresql"):
-        copied = execute(config.copy_.url, f"SELECT {', '.join(columns)} FROM orders.orders")
+        copied = execute(config.copy_.url, f"SELECT {', '.join(columns)} FROM orders._relay_rows_orders")
     else:
         copied = delta_rows.rows(topic.folder / "copy/orders/orders", columns)
     logged = delta_rows.rows(topic.folder / "log", ["offset", "key", "images", "new"], where="key IS NOT NULL")

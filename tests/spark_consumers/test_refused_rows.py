@@ -57,7 +57,9 @@ class RefusingCopy:
         return [offset for offset, _ in found]
 
     def rows(self, columns: str = "id, n") -> list[tuple[Any, ...]]:
-        return execute(self.url, f"SELECT {columns}, _relay_deleted, _relay_incomplete FROM shop.orders ORDER BY 1")
+        return execute(
+            self.url, f"SELECT {columns}, _relay_deleted, _relay_incomplete FROM shop._relay_rows_orders ORDER BY 1"
+        )
 
     def gaps(self) -> Any:
         batch: Any = None
@@ -123,12 +125,12 @@ def test_a_refused_change_is_a_dead_letter_before_its_row_says_that_it_is_incomp
 def test_a_refused_change_is_applied_when_it_is_redriven_unless_something_newer_is_stored(copied: RefusingCopy) -> None:
     """I7"""
     copied.play(ORDERS, order(1, 1, 1))
-    execute(copied.url, "ALTER TABLE shop.orders ADD CONSTRAINT small CHECK (n < 10), ALTER n SET NOT NULL")
+    execute(copied.url, "ALTER TABLE shop._relay_rows_orders ADD CONSTRAINT small CHECK (n < 10), ALTER n SET NOT NULL")
     refused = [order(2, 1, 20), order(3, 2, 30), order(4, 3, 4), order(5, 3, None)]
     copied.play(ORDERS, *refused)
     assert copied.letters() == [2, 3, 5]
     assert copied.gaps() != []  # a row of nulls is refused, too
-    execute(copied.url, "ALTER TABLE shop.orders DROP CONSTRAINT small, ALTER n DROP NOT NULL")
+    execute(copied.url, "ALTER TABLE shop._relay_rows_orders DROP CONSTRAINT small, ALTER n DROP NOT NULL")
     copied.play(ORDERS, *(again(each, 10 + n) for n, each in enumerate(refused)))
     assert copied.rows() == [(1, 20, *WHOLE), (2, 30, *WHOLE), (3, None, True, False)]
     copied.play(ORDERS, order(20, 1, 1), again(refused[0], 21))
@@ -137,11 +139,11 @@ def test_a_refused_change_is_applied_when_it_is_redriven_unless_something_newer_
 
 def test_a_deletion_that_the_table_refuses_leaves_the_row_incomplete(copied: RefusingCopy) -> None:
     copied.play(ORDERS, order(1, 1, 1), order(2, 2, 2))
-    execute(copied.url, "ALTER TABLE shop.orders ALTER n SET NOT NULL")
+    execute(copied.url, "ALTER TABLE shop._relay_rows_orders ALTER n SET NOT NULL")
     copied.play(ORDERS, order(3, 1, None), order(4, 2, 4))
     assert copied.letters() == [3]
     assert copied.rows() == [(1, 1, *INCOMPLETE), (2, 4, *WHOLE)]
-    execute(copied.url, "ALTER TABLE shop.orders ALTER n DROP NOT NULL")
+    execute(copied.url, "ALTER TABLE shop._relay_rows_orders ALTER n DROP NOT NULL")
     copied.play(ORDERS, again(order(3, 1, None), 5))
     assert copied.rows() == [(1, None, True, False), (2, 4, *WHOLE)]
 
@@ -190,14 +192,14 @@ def test_many_rows_that_the_table_refuses_are_the_fault_of_the_table(copied: Ref
 
 
 def locked(connection: psycopg.Connection[Any]) -> None:
-    connection.execute("LOCK TABLE shop.orders")
+    connection.execute("LOCK TABLE shop._relay_rows_orders")
 
 
 def killed_at_seven(connection: psycopg.Connection[Any]) -> None:
     connection.execute(
         "CREATE FUNCTION shop.kill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " IF NEW.n = 7 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;"
-        "CREATE TRIGGER kill BEFORE INSERT ON shop.orders FOR EACH ROW EXECUTE FUNCTION shop.kill()"
+        "CREATE TRIGGER kill BEFORE INSERT ON shop._relay_rows_orders FOR EACH ROW EXECUTE FUNCTION shop.kill()"
     )
     connection.commit()
 
@@ -217,7 +219,7 @@ def test_what_another_attempt_may_not_meet_is_the_fault_of_no_row(
         prepare(connection)
         with pytest.raises(Unavailable, match=said):
             copied.play(ORDERS, order(6, 6, 6), order(7, 7, 7))
-    execute(database_url, "DROP TRIGGER IF EXISTS kill ON shop.orders")
+    execute(database_url, "DROP TRIGGER IF EXISTS kill ON shop._relay_rows_orders")
     assert copied.refused == []
     copied.play(ORDERS, order(6, 6, 6), order(7, 7, 7))
     assert copied.rows() == [(n, n, *WHOLE) for n in (1, 6, 7)]
@@ -227,7 +229,7 @@ def test_what_another_attempt_may_not_meet_is_the_fault_of_no_row(
 def test_a_table_that_somebody_drops_is_not_the_fault_of_its_rows(copied: RefusingCopy) -> None:
     """I12"""
     copied.play(ORDERS, order(1, 1, 1))
-    execute(copied.url, "DROP TABLE shop.orders")
+    execute(copied.url, "DROP TABLE shop._relay_rows_orders CASCADE")
     with pytest.raises(TableFault, match="does not exist"):
         copied.play(ORDERS, order(2, 1, 2), order(3, 3, 3))
     assert copied.refused == []
@@ -236,7 +238,7 @@ def test_a_table_that_somebody_drops_is_not_the_fault_of_its_rows(copied: Refusi
 def test_a_truncation_that_the_table_refuses_is_the_fault_of_the_table(copied: RefusingCopy) -> None:
     """I12: nobody can tell by which row."""
     copied.play(ORDERS, order(1, 1, 1))
-    execute(copied.url, "ALTER TABLE shop.orders ALTER n SET NOT NULL")
+    execute(copied.url, "ALTER TABLE shop._relay_rows_orders ALTER n SET NOT NULL")
     with pytest.raises(TableFault, match="null value in column"):
         copied.play(ORDERS, change(2, (), None, Operation.TRUNCATE))
 

@@ -256,7 +256,7 @@ def test_tables_that_were_deleted_are_noticed_and_filled_again_by_a_new_checkpoi
     topic.consume("log copy", checkpoint="one")
     shutil.rmtree(topic.folder / "log")
     if target == "postgres":
-        execute(url, "DROP TABLE orders.orders" if is_table else "DROP SCHEMA orders CASCADE")
+        execute(url, "DROP TABLE orders._relay_rows_orders CASCADE" if is_table else "DROP SCHEMA orders CASCADE")
     else:
         shutil.rmtree(topic.folder / ("copy/orders/orders" if is_table else "copy"))
     topic.publish([change("c", 1)])

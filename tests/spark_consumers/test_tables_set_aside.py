@@ -114,7 +114,7 @@ def test_a_table_whose_key_has_changed_is_set_aside_until_somebody_drops_it(
 copy.play(row(1, "a", 0))
 copy.play(row(2, "2", 1))
 found.append([copy.aside(), copy.rows("orders", "b")])
-execute(sys.argv[1], "DROP TABLE shop.orders")
+execute(sys.argv[1], "DROP TABLE shop._relay_rows_orders CASCADE")
 copy.play(row(3, "3", 1))
 found.append([copy.aside(), copy.rows("orders", "b"), copy.noted("orders")])
 """

@@ -35,7 +35,10 @@ def given(sources: dict[str, list[str]]) -> dict[str, Any]:
     [
         ({"shop": ["a"], "pg_shop": ["b"]}, r"sources\[1\]\.name: pg_shop: PostgreSQL keeps the schema pg_shop for"),
         ({"information_schema": ["a"]}, r"sources\[0\]\.name: information_schema: PostgreSQL keeps"),
-        ({"shop": ["a"], "more": ["_relay_properties"]}, r"sources\[1\]: the table _relay_properties: the copy has"),
+        (
+            {"shop": ["a"], "more": ["_relay_properties"]},
+            r"sources\[1\]: the table _relay_properties: the copy has tables",
+        ),
         ({"shop": [NAME, SHORT]}, rf"sources\[0\]: .*it would have the same name as sources\[0\]: .*{SHORT}"),
     ],
 )

@@ -163,8 +163,7 @@ def test_a_typed_table_is_relayed_tailed_copied_logged_and_invalidated(
         for row in execute(
             database_url,
             """SELECT id, line::text, "a-b", ab, total::text, encode(raw, 'base64'), tags, """
-            f"""to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), more::text, rest FROM orders.{unique}"""
-            " WHERE NOT _relay_deleted",
+            f"""to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), more::text, rest FROM orders.{unique}""",
         )
     }
     for row in found["copy"].values():

@@ -193,7 +193,7 @@ def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_foun
     consume = ("consume", "copy", str(path), "--checkpoint", str(tmp_path / "checkpoint"))
     with running("run", path, log=tmp_path / "relay.log") as relayed:
         consumer = spark_process.start_relay(*consume, log=tmp_path / "consumer.log")
-        count = "SELECT count(*) FROM shop.orders WHERE NOT _relay_deleted"
+        count = "SELECT count(*) FROM shop.orders"
 
         def copied() -> bool | None:
             assert relayed.is_running, relayed.log()
@@ -206,11 +206,14 @@ def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_foun
         wait_until(copied, 120)
         with repeated(write):
             clean = [verify(0, within=120.0), verify(0, "--sample", "100", within=120.0)]
-            execute(database_url, "DELETE FROM shop.orders WHERE id = 1001")
-            execute(database_url, "UPDATE shop.orders SET total = 1 WHERE id = 1002")
-            execute(database_url, "UPDATE shop.orders SET id = 2000 WHERE id = 1003")
-            execute(database_url, "ALTER TABLE shop.orders DROP CONSTRAINT orders_pkey")
-            execute(database_url, "INSERT INTO shop.orders SELECT * FROM shop.orders WHERE id = 1004")
+            execute(database_url, "DELETE FROM shop._relay_rows_orders WHERE id = 1001")
+            execute(database_url, "UPDATE shop._relay_rows_orders SET total = 1 WHERE id = 1002")
+            execute(database_url, "UPDATE shop._relay_rows_orders SET id = 2000 WHERE id = 1003")
+            execute(database_url, "ALTER TABLE shop._relay_rows_orders DROP CONSTRAINT _relay_rows_orders_pkey")
+            execute(
+                database_url,
+                "INSERT INTO shop._relay_rows_orders SELECT * FROM shop._relay_rows_orders WHERE id = 1004",
+            )
             spoilt = verify(4)
         assert consumer.terminate() == 0, consumer.log()
     writer.close()

@@ -143,7 +143,7 @@ def columns_of(table: TableMap) -> list[Column]:
     for column in (column for at, column in enumerate(table.columns) if at not in table.hidden):
         base = named(_column_reader(column).base)
         kind = base.carried(unsigned=column.unsigned, precision=column.precision, scale=column.decimals)
-        carried.append(Column(column.name, kind, base.has_decimals))
+        carried.append(Column(column.name, kind, base.told))
     return carried
 
 
