@@ -43,9 +43,11 @@ from relay.table import Column
 def test_a_definition_determines_the_carried_type(definition: str, carried: str) -> None:
     found = carried_column("c", definition)
     assert (found.name, found.type) == ("c", carried)
+    told = {"datetime(6)": "datetime", "time": "time", "timestamp(3)": "timestamp", "json": "json"}
+    assert found.sql == told.get(definition, "")
     assert found.has_decimals == (definition in ("datetime(6)", "time"))
     assert found.is_address == (definition in ("uuid", "inet6"))
-    assert found == Column("c", carried, found.has_decimals)  # as a stream has it
+    assert found == Column("c", carried, found.sql)  # as a stream has it
 
 
 def test_of_an_unknown_type_the_column_and_the_problem_are_named() -> None:

@@ -78,8 +78,8 @@ def test_the_schema_says_which_columns_are_protected() -> None:
         (Column("v", "bytes"), b"\0\xff", b"\0\xff"),
         (Column("v", "set"), ["a", "b"], b"a,b"),
         (Column("v", "timestamp"), 1704067200125000, b"2024-01-01 00:00:00.125000"),
-        (Column("v", "string", has_decimals=True), "2024-01-01 00:00:00.500", b"2024-01-01 00:00:00.5"),
-        (Column("v", "string", has_decimals=True), "2024-01-01 10:00:00", b"2024-01-01 10:00:00"),
+        (Column("v", "string", sql="datetime"), "2024-01-01 00:00:00.500", b"2024-01-01 00:00:00.5"),
+        (Column("v", "string", sql="datetime"), "2024-01-01 10:00:00", b"2024-01-01 10:00:00"),
     ],
 )
 def test_a_hash_is_of_the_same_text_for_equal_values(column: Column, value: Any, text: bytes) -> None:

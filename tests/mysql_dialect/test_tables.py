@@ -33,7 +33,7 @@ def test_columns_that_choose_the_shard_become_part_of_the_key() -> None:
 
 
 def test_a_key_says_which_of_its_texts_end_in_decimals() -> None:
-    table = lay_out("s", "t", [Column("a", "string", has_decimals=True), Column("b", "string")], ["a", "b"])
+    table = lay_out("s", "t", [Column("a", "string", "time"), Column("b", "string")], ["a", "b"])
     fields = {field["name"]: field for field in change_schema(table.schema)["fields"]}
     assert [field.get("decimals") for field in fields["key"]["type"][1]["fields"]] == [True, None]
 

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from relay.change import MARK, Images, Operation, Snapshot
+from relay.table import WITH_DECIMALS
 from relay.token import EventToken
 from spark_consumers.copy import TableCopies, apply
 from spark_consumers.fold import ChangeHead, Place, VerdictCounts
@@ -24,12 +25,16 @@ FOREVER = 1e10  # seconds
 
 
 def layout(key: Mapping[str, str], row: Mapping[str, str] | None, table: str = "orders") -> Layout:
-    """Return a layout of columns and their types; a key's is ``N`` for a DynamoDB number."""
+    """Return a layout of columns and their types: ``N`` for a DynamoDB number in a key, ``sql date`` for one of SQL."""
     fields = None if row is None else tuple(_field(*column) for column in row.items())
     return Layout("shop", table, tuple(_field(*column) for column in key.items()), fields)
 
 
 def _field(name: str, column: str) -> RecordField:
+    if column.startswith("sql "):
+        sql = column.removeprefix("sql ")
+        kind = "timestamp" if sql == "timestamp" else "string"
+        return RecordField(name, name, kind, kind, sql in WITH_DECIMALS, sql)
     kind = {"N": "string", "json": "string", "rest": "string"}.get(column, column)
     return RecordField(name, name, kind, column)
 

@@ -195,7 +195,7 @@ def test_a_refused_row_is_among_the_dead_letters_and_a_table_set_aside_ends_a_ru
     topic.publish([change("c0", 1, Operation.INSERT)])
     topic.consume("copy", checkpoint="copy")
     small = "CHECK (item #>> '{version,N}' <> '13')"
-    execute(database_url, f"ALTER TABLE orders.orders ADD CONSTRAINT small {small}")
+    execute(database_url, f"ALTER TABLE orders._relay_rows_orders ADD CONSTRAINT small {small}")
     refused, line = change("c1", 13, Operation.INSERT), change("c0", 2, Operation.INSERT)
     line.source, line.table = "lines", "lines"
     topic.publish([change("c0", 2), refused, change("c2", 3, Operation.INSERT), line])
@@ -205,9 +205,9 @@ def test_a_refused_row_is_among_the_dead_letters_and_a_table_set_aside_ends_a_ru
     assert letter.text("reason") == "refused by the table"
     assert 'violates check constraint "small"' in letter.text("detail")
     assert letters.show(letter)["change"]["event_id"] == refused.event_id
-    execute(database_url, "ALTER TABLE orders.orders DROP CONSTRAINT small")
+    execute(database_url, "ALTER TABLE orders._relay_rows_orders DROP CONSTRAINT small")
     letters.redrive([letter], lambda _: None)
-    execute(database_url, "ALTER TABLE lines.lines DROP CONSTRAINT lines_pkey")
+    execute(database_url, "ALTER TABLE lines._relay_rows_lines DROP CONSTRAINT _relay_rows_lines_pkey")
     later = change("c0", 3)
     later.source, later.table = "lines", "lines"
     topic.publish([later])

@@ -37,7 +37,7 @@ with spark() as session:
 
 
 def laid_out(price: str) -> TableSchema:
-    key = (KeyColumn("price", price), KeyColumn("at", "string", has_decimals=True), KeyColumn("code", "string"))
+    key = (KeyColumn("price", price), KeyColumn("at", "string", "datetime"), KeyColumn("code", "string"))
     columns = (*(Column(each.name, each.type) for each in key), Column("note", "string"))
     return TableSchema("orders", "orders", key, 1, columns)
 

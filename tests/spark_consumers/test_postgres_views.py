@@ -1,0 +1,222 @@
+"""What a table's own name shows in a copy in PostgreSQL: the table as its source has it, and nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+import psycopg
+import pytest
+
+from relay.operations.compared_rows import ComparedTable
+from relay.services.postgres import execute
+from relay.table import Column, KeyColumn, TableSchema
+from spark_consumers.kept_rows import KeptRow
+from spark_consumers.sinks.faults import TableFault
+from spark_consumers.sinks.postgres_copy import PostgresTable
+from spark_consumers.sinks.postgres_view import TableView
+from tests.spark_consumers.batches import change, layout, play
+from tests.spark_consumers.scenarios import ORDERS, order
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.targets import InPostgres
+
+pytestmark = pytest.mark.services
+
+TYPED = {"at": "sql datetime", "day": "sql date", "hour": "sql time", "doc": "sql json", "seen": "sql timestamp"}
+TIMES = layout({"id": "int"}, {"id": "int", **TYPED, "note": "string"})
+SEEN = datetime(2026, 11, 27, 11, tzinfo=UTC)
+ZERO = "1970-01-01T00:00:00.000000Z"
+
+# The texts of a row, and its values; what does not fit is None, and its text beside.
+ROWS: list[tuple[list[str | None], list[Any]]] = [
+    (
+        ["2026-11-27 11:00:00.5", "2000-02-29", "23:59:59.999999", '{"a": 1}', "2026-11-27T11:00:00.000000Z"],
+        [datetime(2026, 11, 27, 11, 0, 0, 500000), date(2000, 2, 29), time(23, 59, 59, 999999), {"a": 1}, SEEN],
+    ),
+    (["0000-00-00 00:00:00", "0000-00-00", "838:59:59", '{"a": "\\u0000"}', ZERO], [None] * 5),
+    (["2023-02-29 00:00:00", "1900-02-29", "-00:00:01", "1", None], [None, None, None, 1, None]),
+    (["2024-00-10 00:00:00", "2023-04-31", "24:00:00", "null", None], [None] * 5),
+    (
+        ["9999-12-31 23:59:59", "0001-01-01", "00:00:00", '"x"', None],
+        [datetime(9999, 12, 31, 23, 59, 59), date(1, 1, 1), time(0), "x", None],
+    ),
+    ([None] * 5, [None] * 5),
+]
+
+
+def written() -> list[Any]:
+    images = [{"id": n, **dict(zip(TYPED, texts, strict=True)), "note": "n"} for n, (texts, _) in enumerate(ROWS)]
+    return [change(n + 1, [str(n)], image) for n, image in enumerate(images)]
+
+
+@pytest.fixture
+def copied(database_url: str) -> Iterator[InPostgres]:
+    found = InPostgres(database_url)
+    yield found
+    found.database.close()
+
+
+def test_selecting_from_a_copy_gives_what_the_source_gives(copied: InPostgres, database_url: str) -> None:
+    copied.play(TIMES, *written())
+    copied.play(TIMES, change(100, ["0"], None))
+    assert execute(database_url, "SELECT count(*) FROM shop.orders") == [(len(ROWS) - 1,)]
+    found = execute(database_url, "SELECT * FROM shop.orders ORDER BY 1")
+    assert found == [(n, *values, "n") for n, (_, values) in enumerate(ROWS) if n]
+    types = "SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 'orders'"
+    assert execute(database_url, f"{types} ORDER BY ordinal_position") == [
+        ("id", "integer"),
+        ("at", "timestamp without time zone"),
+        ("day", "date"),
+        ("hour", "time without time zone"),
+        ("doc", "json"),
+        ("seen", "timestamp with time zone"),
+        ("note", "text"),
+    ]
+
+
+IN_SPARK = """
+import sys
+from relay.demo.tables import spark
+from tests.spark_consumers.targets import InPostgres
+from tests.spark_consumers.test_postgres_views import TIMES, written
+
+with spark() as session:
+    table = InPostgres(sys.argv[1], playing=session)
+    table.play(TIMES, *written())
+    table.database.close()
+"""
+
+
+@pytest.mark.parametrize("is_sql", [False, True], ids=["by the rule", "in SQL"])
+def test_what_does_not_fit_is_exact_beside_its_column(
+    copied: InPostgres, database_url: str, spark_process: SparkProcess, is_sql: bool
+) -> None:
+    """I8: whoever decides what is written, and as `relay verify` reads it."""
+    if is_sql:
+        spark_process.run(IN_SPARK, database_url)
+    else:
+        copied.play(TIMES, *written())
+    unfit = execute(database_url, "SELECT _relay_unfit FROM shop._relay_rows_orders ORDER BY id")
+    for (texts, values), (beside,) in zip(ROWS, unfit, strict=True):
+        is_null = [value is None and text not in (None, "null") for text, value in zip(texts, values, strict=True)]
+        expected = {name: text for name, text, missing in zip(TYPED, texts, is_null, strict=True) if missing}
+        assert (beside or {}) == expected
+    read = {int(row.key[0]): row.values for row in copied.kept(TIMES, list(TYPED))}
+    for n, (texts, _) in enumerate(ROWS):
+        at, day, hour, doc, seen = read[n] or ()
+        assert [day, hour, doc, seen] == texts[1:]
+        assert (at or "").removesuffix(".000000").removesuffix("00000") == (texts[0] or "")
+
+
+def test_a_text_that_does_not_fit_joins_a_time_that_does_not(copied: InPostgres, database_url: str) -> None:
+    """I8"""
+    image = {"id": 1, **dict(zip(TYPED, ROWS[1][0], strict=True)), "note": "a\0b"}
+    copied.play(TIMES, change(1, ["1"], image))
+    ((beside,),) = execute(database_url, "SELECT _relay_unfit FROM shop._relay_rows_orders")
+    assert beside == {name: image[name] for name in (*TYPED, "note")}
+
+
+def test_a_key_of_times_is_found_by_an_index_and_keeps_what_no_type_holds(
+    copied: InPostgres, database_url: str
+) -> None:
+    made = layout({"day": "sql date", "hour": "sql time"}, {"day": "sql date", "hour": "sql time", "note": "string"})
+    keys = [("2024-02-29", "10:00:00"), ("0000-00-00", "10:00:00"), ("2024-00-00", "838:59:59")]
+    images = [{"day": day, "hour": hour, "note": "a"} for day, hour in keys]
+    copied.play(made, *(change(n, list(key), image) for n, (key, image) in enumerate(zip(keys, images, strict=True))))
+    copied.play(made, change(9, list(keys[1]), images[1] | {"note": "b"}))
+    found = execute(database_url, "SELECT * FROM shop.orders ORDER BY note DESC, 1")
+    assert found == [(None, time(10), "b"), (date(2024, 2, 29), time(10), "a"), (None, None, "a")]
+    assert sorted(row.key for row in copied.kept(made, ["note"])) == sorted(keys)
+    for condition in ("day = '2024-02-29'", "day BETWEEN '2024-02-01' AND '2024-03-01'"):
+        assert "Index" in plan_of(database_url, condition)
+    gone = layout({"day": "string", "hour": "string"}, {"day": "string", "hour": "string"})
+    copied.play({0: gone, 1: made}, change(10, list(keys[0]), images[0] | {"note": "c"}, layout=1))
+    with pytest.raises(TableFault, match="the key column day is string at the source and date as text in the copy"):
+        copied.play(layout({"day": "string", "hour": "sql time"}, {"note": "string"}), change(11, ["x", "y"], {}))
+
+
+def plan_of(url: str, condition: str) -> str:
+    with psycopg.connect(url) as connection:
+        connection.execute("SET enable_seqscan = off")
+        return str(connection.execute(f"EXPLAIN SELECT * FROM shop.orders WHERE {condition}".encode()).fetchall())
+
+
+def test_keys_and_indexes_of_users_are_used_through_the_view(copied: InPostgres, database_url: str) -> None:
+    copied.play(TIMES, *written())
+    assert "Index" in plan_of(database_url, "id = 1")
+    execute(database_url, "CREATE INDEX by_day ON shop._relay_rows_orders (day)")
+    assert "by_day" in plan_of(database_url, "day > '2024-01-01'")
+
+
+def test_what_is_granted_outlives_columns_that_are_added_and_widened(
+    copied: InPostgres, database_url: str, unique: str
+) -> None:
+    copied.play(ORDERS, order(1, 1, "a"))
+    execute(database_url, f"CREATE ROLE {unique}; GRANT SELECT ON shop.orders TO {unique} WITH GRANT OPTION")
+    execute(database_url, "CREATE VIEW shop.dashboard AS SELECT * FROM shop.orders")
+    more = layout({"id": "int"}, {"id": "int", "note": "string", "n": "int"})
+    copied.play(more, change(2, ["2"], {"id": 2, "note": "b", "n": 2}))
+    wider = layout({"id": "int"}, {"id": "int", "note": "string", "n": "long"})
+    last = change(3, ["2"], {"id": 2, "note": "b", "n": 2**40})
+    with pytest.raises(TableFault, match=r"to be widened, and view shop.dashboard depends on view shop.orders: drop"):
+        copied.play(wider, last)
+    execute(database_url, "DROP VIEW shop.dashboard")
+    copied.play(wider, last)
+    assert execute(database_url, "SELECT * FROM shop.orders ORDER BY id") == [(1, "a", None), (2, "b", 2**40)]
+    allowed = f"SELECT has_table_privilege('{unique}', 'shop.orders', 'SELECT WITH GRANT OPTION')"
+    assert execute(database_url, allowed) == [(True,)]
+    execute(database_url, f"DROP OWNED BY {unique}; DROP ROLE {unique}")
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("TABLE shop.orders (id int)", "is not one of the copy: rename it"),
+        ("VIEW shop.orders AS SELECT 1 AS id", "is not one of the copy: rename it"),
+        ("SEQUENCE shop.orders", "is not one of the copy: rename it"),
+        ("TABLE shop.orders (id int, _relay_token text)", "`relay replay copy CONFIG --into schema:NEW --swap`"),
+    ],
+)
+def test_what_has_the_name_already_is_refused_and_stays(
+    copied: InPostgres, database_url: str, made: str, said: str
+) -> None:
+    execute(database_url, f"CREATE SCHEMA shop; CREATE {made}")
+    with pytest.raises(TableFault, match=said):
+        copied.play(ORDERS, order(1, 1, "a"))
+    assert execute(database_url, "SELECT to_regclass('shop._relay_rows_orders')") == [(None,)]
+
+
+def test_a_view_that_somebody_dropped_is_made_again_and_one_of_theirs_on_the_rows_is_left(
+    copied: InPostgres, database_url: str
+) -> None:
+    copied.play(ORDERS, order(1, 1, "a"), order(2, 2, "b"))
+    execute(database_url, "DROP VIEW shop.orders")
+    play(PostgresTable(copied.database, "shop", "orders"), ORDERS, order(3, 1, "c"))
+    assert execute(database_url, "SELECT * FROM shop.orders ORDER BY 1") == [(1, "c"), (2, "b")]
+    rows = "SELECT id, note FROM shop._relay_rows_orders WHERE NOT _relay_deleted AND id > 1"
+    execute(database_url, f"CREATE OR REPLACE VIEW shop.orders AS {rows}")
+    play(PostgresTable(copied.database, "shop", "orders"), ORDERS, order(4, 2, "d"))
+    assert execute(database_url, "SELECT * FROM shop.orders ORDER BY 1") == [(2, "d")]
+
+
+def test_tables_with_long_names_have_rows_of_their_own() -> None:
+    views = [TableView("shop", f"{'x' * 62}{n}") for n in range(2)]
+    assert len({view.rows for view in views}) == 2
+    assert all(len(view.rows) <= len('"shop".""') + 63 for view in views)
+
+
+def test_documents_are_compared_by_what_they_say(database_url: str) -> None:
+    """I8: jsonb prints a document in its own way, and what differs in a value is another one."""
+    variant = InPostgres(database_url, items="variant")
+    made = layout({"id": "int"}, {"id": "int", "doc": "sql json"})
+    variant.play(made, change(1, ["1"], {"id": 1, "doc": '{"b":1e2,"a":"1"}'}))
+    ((kept,),) = [row.values or () for row in variant.kept(made, ["doc"])]
+    assert kept == '{"a": "1", "b": 100}'
+    columns = (Column("id", "int"), Column("doc", "string", "json"))
+    table = ComparedTable(TableSchema("shop", "orders", (KeyColumn("id", "int"),), 1, columns))
+    same, *others = ['{"b": 100.0, "a": "1"}', '{"b": "100", "a": "1"}', '{"b": 100, "a": 1}']
+    copied = table.of_kept(KeptRow(("1",), (kept,), incomplete=False, event_id=""))
+    assert table.of_source({"id": 1}, {"id": 1, "doc": same}).values == copied.values
+    assert all(table.of_source({"id": 1}, {"id": 1, "doc": other}).values != copied.values for other in others)
+    variant.database.close()
