@@ -189,7 +189,7 @@ def row_of(row: Sequence[CopiedColumn], layouts: Mapping[int, Layout], unfit: st
             ]
             value = f"CASE WHEN {fits(text, column.kind)} THEN {value} END" if is_stamp else value
         found[quoted(column.name)] = value
-    return {**found, UNFIT: f"({_joined(unfit, misfits)})::json"}
+    return {**found, UNFIT: f"({_joined(unfit, misfits)})::json"}  # I8
 
 
 def _joined(unfit: str, misfits: Sequence[tuple[str, str]]) -> str:

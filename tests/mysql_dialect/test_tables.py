@@ -38,6 +38,13 @@ def test_a_key_says_which_of_its_texts_end_in_decimals() -> None:
     assert [field.get("decimals") for field in fields["key"]["type"][1]["fields"]] == [True, None]
 
 
+def test_a_schema_says_what_sql_calls_a_column_whose_type_does_not_tell_it() -> None:
+    columns = [Column("day", "string", "date"), Column("at", "timestamp", "timestamp"), Column("note", "string")]
+    fields = {field["name"]: field for field in change_schema(lay_out("s", "t", columns, ["day"]).schema)["fields"]}
+    assert [field.get("relay.sql") for field in fields["old"]["type"][1]["fields"]] == ["date", "timestamp", None]
+    assert fields["key"]["type"][1]["fields"][0]["relay.sql"] == "date"
+
+
 def test_columns_can_replace_a_missing_primary_key() -> None:
     assert names(key=["b", "c"]) == (["b", "c"], 2)
 

@@ -378,7 +378,7 @@ def test_of_items_the_attributes_that_differ_are_shown() -> None:
 
 
 def test_keys_have_the_texts_of_the_copy() -> None:
-    key = (KeyColumn("n", "N"), KeyColumn("b", "B"), KeyColumn("t", "timestamp"), KeyColumn("d", "string", True))
+    key = (KeyColumn("n", "N"), KeyColumn("b", "B"), KeyColumn("t", "timestamp"), KeyColumn("d", "string", "datetime"))
     table = ComparedTable(TableSchema("s", "t", key, 1))
     row = table.of_source({"n": "7", "b": b"\xff", "t": 1_000_000, "d": "2024-01-31 09:00:00.500"}, "{}")
     assert row.key == ("7", "/w==", "1970-01-01T00:00:01.000000Z", "2024-01-31 09:00:00.5")

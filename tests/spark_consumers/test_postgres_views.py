@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 import pytest
 
+from relay.change import Images, Operation
 from relay.operations.compared_rows import ComparedTable
 from relay.services.postgres import execute
 from relay.table import Column, KeyColumn, TableSchema
+from spark_consumers import sinks
+from spark_consumers.gaps import LostChanges
 from spark_consumers.kept_rows import KeptRow
+from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.postgres_view import TableView
-from tests.spark_consumers.batches import change, layout, play
+from tests.spark_consumers.batches import FOREVER, Batch, change, layout, play
 from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.targets import InPostgres
@@ -220,3 +225,17 @@ def test_documents_are_compared_by_what_they_say(database_url: str) -> None:
     assert table.of_source({"id": 1}, {"id": 1, "doc": same}).values == copied.values
     assert all(table.of_source({"id": 1}, {"id": 1, "doc": other}).values != copied.values for other in others)
     variant.database.close()
+
+
+def test_what_is_missing_incomplete_or_gone_is_found_as_the_readme_says(copied: InPostgres, database_url: str) -> None:
+    """I9"""
+    stub = order(4, 2, None, operation=Operation.UPDATE, images=Images.OMITTED)
+    copied.play(ORDERS, order(1, 1, "a"), order(2, 2, "b"), order(3, 1, None), stub)
+    table, batch = CopyTable(copied.table, FOREVER), Batch([])
+    table.add_gaps(cast(Any, batch), [LostChanges("one", "shop", "trimmed", 0.0, "")])
+    text = (Path(sinks.__file__).parent / "README.md").read_text(encoding="utf-8").partition("### What is missing")[2]
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    ") and "--" not in line]
+    incomplete, gone, gaps = (execute(database_url, each) for each in " ".join(lines).split(";") if each)
+    assert [row[:2] for row in incomplete] == [(2, "b")]
+    assert [row[:2] for row in gone] == [(1, None)]
+    assert gaps == [("orders", "trimmed", datetime(1970, 1, 1, tzinfo=UTC))]
