@@ -289,7 +289,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "table": {
             "source": "legacy",
             "table": "visits",
-            "key": [["at", "string", True], ["page", "string"]],
+            "key": [["at", "string", "datetime"], ["page", "string"]],
             "row": [["at", "string"], ["page", "string"]],
         },
         "change": {

@@ -245,7 +245,7 @@ DEAD_LETTERS: dict[str, dict[str, Any]] = {
     },
 }
 
-_COLUMNS = [["id", "long"], ["name", "string"], ["at", "string", True]]
+_COLUMNS = [["id", "long"], ["name", "string"], ["at", "string", "datetime"]]
 
 STATEMENTS: dict[str, dict[str, Any]] = {
     "a column is added": {
