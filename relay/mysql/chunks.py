@@ -21,7 +21,7 @@ from relay.avro.columns import shortest
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql.errors import NotCarried
-from relay.mysql.indexes import PRIMARY, Index, Part, indexes_of
+from relay.mysql.indexes import PRIMARY, Part, UniqueIndex, indexes_of
 from relay.mysql_dialect.compiled_changes import Cell
 from relay.mysql_dialect.definitions import Definition, definitions, text_of
 from relay.mysql_dialect.members import members, sets_by_text
@@ -75,16 +75,23 @@ class _Selected:
     def test(self) -> str:
         return self.tested.format(quoted(self.name))
 
+    @property
+    def is_listed(self) -> bool:
+        return 0 < self.members <= _MOST_LISTED
+
     def equal(self, value: bytes) -> str:
         """Return the condition that it has a value."""
         literal = self.literal(value)
-        # MySQL finds rows by equality with one number and the columns behind it in an index only if it is a list.
-        return f"{self.test} " + (f"IN ({literal}, {literal})" if self.members else f"= {literal}")
+        if not self.is_listed:
+            return f"{self.test} = {literal}"
+        # MySQL, and MariaDB before 11, read all rows of a number that is alone. MySQL takes it twice for a list, and
+        # MariaDB with a number of no member.
+        return f"{self.test} IN ({literal}, /*!80000 {literal} *//*M! {self.members} */)"
 
     def behind(self, value: bytes, *, is_descending: bool) -> str:
         """Return the condition that it has a value that comes after another one in an index."""
         literal = self.literal(value)
-        if not 0 < self.members <= _MOST_LISTED:
+        if not self.is_listed:
             return f"{self.test} {'<' if is_descending else '>'} {literal}"
         numbers = range(int(literal)) if is_descending else range(int(literal) + 1, self.members)
         return f"{self.test} IN ({', '.join(map(str, numbers))})" if numbers else "false"
@@ -95,7 +102,7 @@ class TableDescription:
     """A table as ``information_schema`` describes it: its columns as `COLUMNS` selects them, and its unique indexes."""
 
     columns: tuple[tuple[str, str, str | None, str | None], ...]
-    indexes: tuple[Index, ...]
+    indexes: tuple[UniqueIndex, ...]
 
     @classmethod
     def of(cls, columns: Iterable[Sequence[Any]], parts: Iterable[Sequence[Any]]) -> TableDescription:
@@ -156,7 +163,7 @@ class ChunkQuery:
             # I1: texts may be equal that do not begin equally, such as with a soft hyphen.
             return replace(column, compared=f"LEFT({{}}, {part.first})", tested=f"LEFT({{}}, {part.first})")
 
-        def is_seekable(index: Index) -> bool:
+        def is_seekable(index: UniqueIndex) -> bool:
             """Whether the server finds by it the rows behind a key."""
             columns = map(in_index, index.parts)
             return not any(part.is_hashed for part in index.parts) and all(

@@ -32,7 +32,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class UniqueIndex:
     name: str
     parts: tuple[Part, ...]
 
@@ -46,10 +46,10 @@ class Index:
         return not any(part.column is None or part.is_nullable or part.first for part in self.parts)
 
 
-def indexes_of(rows: Iterable[Sequence[Any]]) -> tuple[Index, ...]:
+def indexes_of(rows: Iterable[Sequence[Any]]) -> tuple[UniqueIndex, ...]:
     """Return the indexes in the rows that `INDEXES` selects."""
     found: dict[str, list[Part]] = {}
     for name, column, is_descending, first, is_hashed, is_nullable in rows:
         part = Part(column, bool(is_descending), int(first or 0), bool(is_hashed), bool(is_nullable))
         found.setdefault(str(name), []).append(part)
-    return tuple(Index(name, tuple(parts)) for name, parts in found.items())
+    return tuple(UniqueIndex(name, tuple(parts)) for name, parts in found.items())

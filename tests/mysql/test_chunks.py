@@ -8,35 +8,15 @@ import pytest
 
 from relay.errors import RelayError
 from relay.mysql.binlog.events import Rows
-from relay.mysql.chunks import SESSION, ChunkQuery, limit_for
-from relay.mysql.connection import ServerConnection
+from relay.mysql.chunks import ChunkQuery, limit_for
 from relay.mysql.database_snapshots import describe
 from relay.mysql.errors import NotCarried
-from relay.mysql_dialect.tables import Row
+from tests.mysql.chunk_reads import prepared, read_all
 from tests.mysql.column_types import matrix_of
 from tests.mysql.key_types import KEYS
 from tests.mysql.reading import connected, is_mysql, reading, session
 
 pytestmark = pytest.mark.services
-
-
-def read_all(server: ServerConnection, query: ChunkQuery, limit: int) -> list[Row]:
-    rows: list[Row] = []
-    after: list[bytes] = []
-    while True:
-        statement, has_more = query.statement(after, limit, server.raw_rows)
-        chunk = list(server.raw_rows(statement))
-        assert len(chunk) <= limit
-        rows += [query.row(raw) for raw in chunk]
-        if len(chunk) < limit and not has_more:
-            return rows
-        after = query.key_of(chunk[-1])
-
-
-def prepared(server: ServerConnection) -> ServerConnection:
-    for statement in SESSION:
-        server.execute(statement)
-    return server
 
 
 def test_a_row_has_the_same_values_by_a_select_and_by_an_update_in_the_binlog(server: Any, unique: str) -> None:

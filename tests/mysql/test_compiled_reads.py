@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relay.avro.compiled_fields import compiled_fields
 from relay.errors import RelayError
 from relay.mysql.chunks import ChunkQuery, TableDescription
-from relay.mysql.indexes import PRIMARY, Index, Part
+from relay.mysql.indexes import PRIMARY, Part, UniqueIndex
 from relay.mysql.text_rows import values_of
 from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
 from relay.mysql_dialect.tables import Row, Table, lay_out
@@ -72,7 +72,7 @@ def packet(values: Sequence[bytes | None]) -> bytes:
 
 def laid_out(kinds: Sequence[str], keys: int) -> tuple[Table, ChunkQuery]:
     columns = tuple((f"c{at}", kind, VALUES[kind][0], None) for at, kind in enumerate(kinds))
-    found = TableDescription(columns, (Index(PRIMARY, tuple(Part(f"c{at}") for at in range(keys))),))
+    found = TableDescription(columns, (UniqueIndex(PRIMARY, tuple(Part(f"c{at}") for at in range(keys))),))
     definition = found.definition("t")
     return lay_out("s", "t", definition.columns, definition.primary), ChunkQuery("d", "t", found)
 

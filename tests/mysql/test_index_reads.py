@@ -11,10 +11,10 @@ from relay.errors import RelayError
 from relay.mysql.chunks import ChunkQuery, TableDescription
 from relay.mysql.connection import ServerConnection
 from relay.mysql.database_snapshots import describe
-from relay.mysql.indexes import PRIMARY, Index, Part
+from relay.mysql.indexes import PRIMARY, Part, UniqueIndex
 from relay.mysql_dialect.tables import Row
+from tests.mysql.chunk_reads import prepared, read_all
 from tests.mysql.reading import NUMBERS, connected, is_mysql, session
-from tests.mysql.test_chunks import prepared, read_all
 
 pytestmark = pytest.mark.services
 
@@ -206,7 +206,7 @@ def test_a_table_that_cannot_be_read_by_its_primary_key_is_read_by_another_index
 
 def test_a_large_table_that_can_only_be_read_anew_for_each_chunk_is_refused_with_the_cost() -> None:
     columns = (("a", f"set({LETTERS},'j')", "utf8mb4", "utf8mb4_bin"),)
-    query = ChunkQuery("shop", "t", TableDescription(columns, (Index(PRIMARY, (Part("a"),)),)))
+    query = ChunkQuery("shop", "t", TableDescription(columns, (UniqueIndex(PRIMARY, (Part("a"),)),)))
     query.require_cheap(10_000, 10 << 20, 1 << 20)
     with pytest.raises(
         RelayError, match=r"the table shop\.t would read about 50000000000 rows to get 10000000: .*UNIQUE"
