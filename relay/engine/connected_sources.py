@@ -1,7 +1,9 @@
 """Which sources of a config are connected, and why others are not (I12).
 
 A worker relays the sources that are connected. When another one is back, or one of them is refused, it ends, and the
-next one begins with all that can be read: so a source that comes back is validated as at the first start.
+next one begins with all that can be read: so a source that comes back is validated as at the first start. It waits for
+each source that the one before has read, however long connecting takes. So each worker reads more sources than the one
+before, unless one fails by itself, and the n-th is the last for n sources.
 """
 
 import logging
@@ -9,7 +11,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import FIRST_COMPLETED, wait
 from functools import partial
 from threading import BoundedSemaphore
@@ -26,10 +28,10 @@ from relay.source import Source
 log = logging.getLogger(__name__)
 
 _PATIENCE = 15.0
-"""For how many seconds the first worker waits for sources that do not answer, such as a table that is being created."""
+"""For how many seconds a worker waits for sources that none has read before, such as a table that is being created."""
 
 _LONGEST_WAIT = 30.0
-"""Seconds between two attempts to connect to a source."""
+"""Seconds between two attempts to connect to a source, and for which a source that is back waits for others."""
 
 _AT_ONCE = BoundedSemaphore(16)
 
@@ -48,6 +50,9 @@ class ConnectedSources:
         # By source, an attempt that is under way, or that has ended and was not looked at.
         self._calls: dict[str, SlowCall[tuple[StreamId, Source]]] = {}
         self._failures = Counter[str]()
+        # What the last worker reads, and from when on it ends although attempts are under way.
+        self._read: Set[str] = frozenset()
+        self._waits_until = 0.0
         # By source, what the log has of it.
         self._said: dict[str, str] = {}
 
@@ -64,7 +69,9 @@ class ConnectedSources:
 
     def connect(self) -> dict[StreamId, Source]:
         """Return the sources that can be read. `begin` comes first. If none can, raises why the first one cannot."""
-        wait([call for name, call in self._calls.items() if name not in self.refusals], timeout=_PATIENCE)
+        wanted = {name: call for name, call in self._calls.items() if name not in self.refusals}
+        wait(wanted.values(), timeout=_PATIENCE)
+        wait([call for name, call in wanted.items() if name in self._read])  # I10: slow ones would evict each other
         while not (connected := self._take()):
             if not self._calls:
                 raise min(self.refusals.values(), key=lambda each: each.since).error
@@ -72,10 +79,12 @@ class ConnectedSources:
         for name in self._calls.keys() - self.refusals.keys():
             self.refuse(name, NoAnswer(f"source {name}: it has not answered for {_PATIENCE:.0f} s"))
         self._say()
+        self._read = {stream.source for stream in connected}
+        self._waits_until = self._clock() + _LONGEST_WAIT
         return connected
 
     def is_one_back(self) -> bool:
-        """Try again what is due. Return whether `connect` would return another source."""
+        """Try again what is due. Return whether it is time to `connect`, which would return another source."""
         if self._tried is not self._reloaded.config:
             self._tried = self._reloaded.config
             self.refusals = {name: Refusal(name, each.error, each.since, 0.0) for name, each in self.refusals.items()}
@@ -85,6 +94,8 @@ class ConnectedSources:
             refusal = self.refusals.get(entry.name)
             if refusal is not None and refusal.again_at <= self._clock() and entry.name not in self._calls:
                 self._begin(entry)
+        if self._clock() < self._waits_until and not all(call.done() for call in self._calls.values()):
+            return False  # one worker begins for all that are back
         return any(map(_is_connected, self._calls.values()))
 
     def refuse(self, name: str, error: RelayError, *, wait: float | None = None) -> None:

@@ -10,7 +10,7 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from relay.engine.awaited_schemas import AwaitedSchemas
@@ -201,8 +201,14 @@ class Worker:
         self._serve_group()
         self._group.view.poll()
         self._upkeep.serve(list(self._sources.values()))
-        self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources.values()])
+        self._publishing.watermarks(self._low_watermarks)
         self._end.ask(has_pages=bool(self._inbox))
+
+    def _low_watermarks(self) -> Iterator[tuple[StreamId, float | None]]:
+        for source in self._sources.values():
+            yield source.stream, source.low_watermark()
+        if self._connections is not None:  # I1: nothing is known of all streams while one cannot be read
+            yield from ((StreamId(name, ""), None) for name in self._connections.refusals)
 
     # ------------------------------------------------------------------ ownership
 

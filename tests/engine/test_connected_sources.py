@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import orjson
 import pytest
 import yaml
 
 from relay.config import Config, load
+from relay.engine import connected_sources
 from relay.engine.config_reload import ReloadedConfig
 from relay.engine.connected_sources import ConnectedSources
 from relay.errors import ConfigError, RelayError, Unavailable
@@ -21,7 +25,7 @@ from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.scripted_relay import tail_topic
 from tests.observe.observed_relay import ObservedRelay
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -54,6 +58,21 @@ def config(path: Path) -> Config:
 
 @pytest.fixture
 def connections(config: Config, clock: Clock) -> ConnectedSources:
+    return ConnectedSources(ReloadedConfig(config, lambda: config), clock=clock)
+
+
+@pytest.fixture
+def third() -> Iterator[ScriptedStream]:
+    with ScriptedStream(table="thirds") as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def three(path: Path, third: ScriptedStream, clock: Clock) -> ConnectedSources:
+    """Connects to ``third``, too."""
+    entry = {"name": "third", "type": "dynamodb", "table": "thirds", "region": "us-east-1", "endpoint_url": third.url}
+    change(path, lambda raw: raw["sources"].append(entry))
+    config = load(path)
     return ConnectedSources(ReloadedConfig(config, lambda: config), clock=clock)
 
 
@@ -108,6 +127,48 @@ def test_the_relay_ends_with_the_first_reason_if_no_source_can_be_read(
         connections.connect()
 
 
+def is_tried(connections: ConnectedSources, name: str) -> Callable[[], bool]:
+    return lambda: connections._calls[name].done()
+
+
+def test_a_source_that_was_read_is_waited_for_when_another_is_back_however_slow_it_is(
+    connections: ConnectedSources, stream: ScriptedStream, others: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: two slow sources would evict each other for ever."""
+    monkeypatch.setattr(connected_sources, "_PATIENCE", 0.0)
+    goes_on = Event()
+    others.before = lambda operation: goes_on.wait(PATIENCE)
+    assert connected(connections) == {"one"}
+    assert "has not answered" in str(connections.refusals["other"].error)
+    goes_on.set()
+    wait_until(connections.is_one_back)
+    stream.before = lambda operation: time.sleep(0.3)
+    assert connected(connections) == {"one", "other"}
+    others.before = stream.before
+    assert connected(connections) == {"one", "other"}
+    assert not connections.refusals
+
+
+def test_a_source_that_is_back_waits_for_a_while_for_others_that_are_being_connected_to(
+    three: ConnectedSources, others: ScriptedStream, third: ScriptedStream, clock: Clock
+) -> None:
+    """I10: each end of a worker stops all sources that it reads."""
+    others.before = third.before = refuse
+    assert connected(three) == {"one"}
+    goes_on = Event()
+    others.before, third.before = answer, lambda operation: goes_on.wait(PATIENCE)
+    clock.now = max(each.again_at for each in three.refusals.values())
+    assert not three.is_one_back()
+    wait_until(is_tried(three, "other"))
+    assert not three.is_one_back()
+    clock.now += 30.0
+    assert three.is_one_back()
+    assert connected(three) == {"one", "other"}
+    goes_on.set()
+    wait_until(three.is_one_back)
+    assert connected(three) == {"one", "other", "third"}
+
+
 @pytest.mark.parametrize(
     ("error", "again"),
     [(ConfigError("another key"), False), (RelayError("another key"), False), (Unavailable("no right"), True)],
@@ -160,6 +221,11 @@ def published(path: Path, table: str) -> Callable[[], int]:
     return lambda: len(tail_topic(path, load(path).topic(table)))
 
 
+def watermarks(path: Path) -> list[Any]:
+    """Return the keys of all that was written so far, in order."""
+    return [orjson.loads(each["key"]) for each in tail_topic(path, load(path).internal("watermarks"))]
+
+
 @pytest.mark.services
 def test_a_start_that_was_changed_stops_its_source_alone(relayed: Path, stream: ScriptedStream) -> None:
     change(relayed, lambda raw: raw["sources"][1].update(start="latest"))
@@ -169,6 +235,9 @@ def test_a_start_that_was_changed_stops_its_source_alone(relayed: Path, stream: 
     [stall] = [each for each in running.until("/healthz", 503)["stalls"] if each["source"]]
     assert (stall["source"], stall["what"]) == ("other", "the source is not read")
     assert "`start` is 'latest'" in stall["error"]
+    before = len(watermarks(relayed))
+    wait_until(lambda: len(watermarks(relayed)) > before + 4)
+    assert ["v1"] not in watermarks(relayed)[before:]  # I1: `other` is behind
     running.stop()
     change(relayed, lambda raw: raw["sources"][1].update(start="trim_horizon"))
     run_until_caught_up(relayed)
