@@ -12,6 +12,7 @@ from relay.kafka.publisher import Abandoned
 from relay.observe.observer import Observer
 from relay.reading.set_aside import GapPending
 from relay.records import Plan
+from relay.snapshots.facts import WriteControl
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
 
@@ -174,11 +175,8 @@ class Upkeep:
         """Do what snapshots need now. Changes are published while the view does not show yet what this writes."""
         if snapshots.is_watching:
             return
-        if self._owns(snapshots.stream.snapshot_key) and (step := snapshots.next_step()) is not None:
+        if (step := self._next_step(source, snapshots)) is not None:
             if step.mark is not None:
-                writers = self._publishing.writers
-                tables = snapshots.marked.of(step.control)
-                writers.use([each for each in tables if (each.source, each.table) not in writers])
                 for change in snapshots.marked.marks(step.control, step.mark):
                     self._publishing.everywhere(change, source.resume_timestamp())
             self._publishing.record(snapshots.stream.snapshot_key, step.control.to_json())
@@ -196,6 +194,25 @@ class Upkeep:
         snapshots.open_ready_segments(self._group.owned)
         bars = self._observer.bars
         snapshots.report_progress(bars.show if bars is not None else None)
+
+    def _next_step(self, source: SourceState, snapshots: Snapshots) -> WriteControl | None:
+        """Return what this worker has to write next for a snapshot. One that cannot go on is set aside."""
+        key = snapshots.stream.snapshot_key
+        if not self._owns(key) or (key in source.set_aside.waiting() and not snapshots.is_stopped):
+            return None
+        try:
+            step = snapshots.next_step()
+            if step is not None and step.mark is not None:
+                writers, tables = self._publishing.writers, snapshots.marked.of(step.control)
+                writers.use([each for each in tables if (each.source, each.table) not in writers])
+        except RelayError as error:  # I12: changes are published without it
+            name = source.source.name
+            stop = f"If it was requested, `relay snapshot CONFIG {name} --stop` stops it"
+            source.set_aside.add(key, None, RelayError(f"source {name}: a snapshot cannot go on: {error}. {stop}"))
+            return None
+        if step is not None or snapshots.is_stopped:
+            source.set_aside.forget(key)
+        return step
 
     def _record_removal(self, keys: Sequence[bytes]) -> bool:
         """Have the next commit remove those records of ``keys`` that this worker owns. Return whether there are any."""

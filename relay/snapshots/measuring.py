@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from relay.errors import Unavailable
+from relay.errors import RelayError, Unavailable
 from relay.process.seldom import Seldom
 from relay.process.slow_call import SlowCall
 from relay.records import ShardCheckpoint, SnapshotControl
@@ -66,9 +66,11 @@ class Measuring:
             return measurement
         try:
             return replace(measurement, found=call.result())
-        except Unavailable as error:
-            log.warning("source %s: the snapshot cannot start yet: %s", self._source, error)
+        except RelayError as error:
             self._under_way = None
+            if not isinstance(error, Unavailable):
+                raise
+            log.warning("source %s: the snapshot cannot start yet: %s", self._source, error)
             return None
 
     def drop(self) -> None:

@@ -332,7 +332,7 @@ class SourceState:
             return False
         if snapshots.is_settled():
             return True
-        if partition_of(self.stream.snapshot_key) not in owned:
+        if self.stream.snapshot_key in refused or partition_of(self.stream.snapshot_key) not in owned:
             return True
         # It begins, and ends, once the stream is published up to some time.
         is_held_up = any(self._is_shard(key, each) for key, each in refused.items()) or any(

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from types import SimpleNamespace
 from typing import Any, cast
 
+from relay.change import Change
 from relay.engine.same_sources import SameSources
 from relay.engine.upkeep import Upkeep
+from relay.errors import RelayError
 from relay.kafka.publisher import Aborted
 from relay.reading.reader_pool import ReaderPool
 from relay.records import CommittedRecords, Gap, PartitionOwner, Plan, ShardCheckpoint, ShardListing
 from relay.source import Measured, Segment, ShardReader, Source
 from relay.stream.source_state import SourceState
+from relay.table import TableSchema
 from tests.scripted_source import ScriptedSource
+
+
+class Writers(set[tuple[str, str]]):
+    def __init__(self, claimed: list[tuple[str, str]]) -> None:
+        super().__init__()
+        self._claimed = claimed
+
+    def claim(self, source: str, table: str) -> None:
+        self._claimed.append((source, table))
+
+    def use(self, tables: Iterable[TableSchema]) -> None:
+        self.update((table.source, table.table) for table in tables)
 
 
 class Committed:
@@ -25,7 +40,7 @@ class Committed:
         self.gaps: list[Gap] = []
         # Source and table of those that other workers have met.
         self.claimed: list[tuple[str, str]] = []
-        self.writers = SimpleNamespace(claim=lambda *place: self.claimed.append(place))
+        self.writers = Writers(self.claimed)
         self.fails: list[Exception | None] = []
         # Partitions that were waited for although nothing was written to them.
         self.seen: set[int] = set()
@@ -41,6 +56,9 @@ class Committed:
 
     def record(self, key: bytes, value: bytes | None) -> None:
         self._records[key] = value
+
+    def everywhere(self, change: Change, resume_timestamp: int) -> None:
+        """Nobody reads the topics."""
 
     def tell(self, key: bytes, listing: ShardListing) -> None:
         self.record(key, listing.to_json())
@@ -136,7 +154,10 @@ class Maintained:
 
 
 class NoRows:
-    """The snapshots of a table without rows."""
+    """The snapshots of a table without rows. ``problem``: why it cannot be read, which was ``measured`` so often."""
+
+    problem: RelayError | None = None
+    measured = 0
 
     margin = 0.0
     reads_at_once = 1
@@ -146,6 +167,9 @@ class NoRows:
         return False
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
+        self.measured += 1
+        if self.problem is not None:
+            raise self.problem
         return Measured(0, 0)
 
     def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from relay.engine.config_reload import ReloadedConfig
-from relay.errors import Unavailable
+from relay.errors import RelayError, Unavailable
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced
 from relay.records import (
@@ -330,6 +332,54 @@ def test_a_record_of_a_snapshot_that_was_aborted_is_written_again(source: Script
     relay.serve_until(lambda: not relay.committed.fails)
     assert snapshots.control is None
     relay.serve_until(lambda: snapshots.control is not None)
+
+
+def test_a_snapshot_that_cannot_be_taken_is_set_aside_until_it_can_or_is_stopped(source: ScriptedSource) -> None:
+    """I12: changes of the source, and of others, are published meanwhile."""
+    relay, snapshots = without_segments(source)
+    tables = cast(NoRows, source.snapshots)
+    tables.problem = RelayError("the table has no primary key")
+    request = SnapshotRequest.new("orders", (), relay.now)
+    relay.view.apply(request.key, request.to_json())
+    serve = served_again(relay)
+    serve(lambda: relay.state.set_aside.refusals)
+    [refusal] = relay.state.set_aside.refusals.values()
+    assert "source orders: a snapshot cannot go on: the table has no primary key" in str(refusal.error)
+    assert "`relay snapshot CONFIG orders --stop`" in str(refusal.error)
+    assert relay.state._is_snapshot_stuck(relay.owned)  # `--until-caught-up` ends with the reason
+    assert set(relay.state.shards.open) == set(relay.checkpoints)
+    asked = tables.measured
+    for _ in range(3):
+        relay.now += 10.0
+        relay.state.look.soon()
+        relay.serve()
+    assert tables.measured == asked
+
+    relay.view.apply(request.key, request.changed(stopped=True, now=relay.now).to_json())
+    serve(lambda: not relay.state.set_aside.refusals)
+    assert snapshots.is_settled()
+    relay.view.apply(request.key, request.changed(stopped=False, now=relay.now).to_json())
+    serve(lambda: relay.state.set_aside.refusals)
+
+    tables.problem = None
+    aside = relay.state.set_aside
+    aside.refusals = {key: replace(each, again_at=0.0) for key, each in aside.refusals.items()}
+    serve(lambda: snapshots.control is not None and snapshots.control.state is ShardState.FINISHED)
+    assert not relay.state.set_aside.refusals
+
+
+def served_again(relay: Maintained) -> Callable[[Callable[[], object]], None]:
+    """Return what serves ``relay`` until something is reached, while time passes."""
+
+    def serve(reached: Callable[[], object]) -> None:
+        def passed() -> object:
+            relay.now += 10.0
+            relay.state.look.soon()
+            return reached()
+
+        relay.serve_until(passed)
+
+    return serve
 
 
 def test_what_is_open_is_dropped_once_another_config_is_in_force() -> None:
