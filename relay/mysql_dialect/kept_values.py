@@ -41,7 +41,7 @@ _GROWING = (("char",), ("varchar", "text", "mediumtext", "longtext"), ("varbinar
 _TEXT = r"(?:CHARACTER SET|CHARSET|COLLATE) (?:= )?(?!BINARY|[='])\S+"
 _ANY = rf"NULL|UNSIGNED|SIGNED|(?:IN)?VISIBLE|FIRST|(?:COMMENT|AFTER) \S+|{_TEXT}"
 _NEW = re.compile(rf"(?:(?:{_ANY}|ZEROFILL|DEFAULT NULL)(?: |$))*")
-_OLD = re.compile(rf"(?:(?:{_ANY}|NOT NULL|DEFAULT(?: (?:'|NULL|CURRENT_TIMESTAMP|[0-9]\S*))?)(?: |$))*")
+_OLD = re.compile(rf"(?:(?:{_ANY}|NOT NULL|DEFAULT(?: (?:'|NULL|CURRENT_\w+|[0-9]\S*))?)(?: |$))*")
 _CHARSET = re.compile(rf"(?:(?:DEFAULT )?{_TEXT}(?: |$))+")
 
 

@@ -18,7 +18,7 @@ SYSTEM = ("", "mysql", "sys")
 """Databases whose changes, logged as statements, are not to relayed tables; "" for a word without one."""
 
 _ENGINE = (
-    "SELECT ENGINE, UNIX_TIMESTAMP(CREATE_TIME) FROM information_schema.TABLES"
+    "SELECT ENGINE, TIMESTAMPDIFF(SECOND, '1970-01-01', CREATE_TIME) FROM information_schema.TABLES"
     " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 )
 
