@@ -158,9 +158,9 @@ class ChunkQuery:
 
         def in_index(part: Part) -> _Selected:
             column = by_name[str(part.column)]
+            # I1: texts may be equal that do not begin equally, such as with a soft hyphen.
             if not part.first or _BY_CHARACTER.fullmatch(collations[column.name]):
                 return column
-            # I1: texts may be equal that do not begin equally, such as with a soft hyphen.
             return replace(column, compared=f"LEFT({{}}, {part.first})", tested=f"LEFT({{}}, {part.first})")
 
         def is_seekable(index: UniqueIndex) -> bool:
