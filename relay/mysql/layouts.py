@@ -21,6 +21,11 @@ from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys, require_top
 from relay.records import StreamId
 from relay.table import Column, TableSchema
 
+_GENERATED = (
+    "SELECT DISTINCT TABLE_NAME FROM information_schema.COLUMNS"
+    " WHERE TABLE_SCHEMA = %s AND EXTRA REGEXP 'VIRTUAL|STORED|PERSISTENT'"
+)
+
 
 class Layouts:
     """The layouts of one source's tables. The same layout is the same object for all its readers. Thread-safe."""
@@ -62,9 +67,13 @@ class Layouts:
     def followed(self) -> FollowedTables:
         """Return what follows the tables of one shard through its statements."""
         config = self._config
-        hides_values, rereads = bool(config.protect), config.on_alter == "resnapshot"
         return FollowedTables(
-            self.database, self._is_named, config.rules, lambda: self.text, hides_values=hides_values, rereads=rereads
+            self.database,
+            self._is_named,
+            config.rules,
+            lambda: self.text,
+            hides_values=bool(config.protect),
+            rereads=lambda _, columns: config.on_alter == "resnapshot" and columns is not None,  # I10
         )
 
     def emptied(self, said: Classified) -> list[str]:
@@ -135,8 +144,9 @@ class Layouts:
     def now(self, server: ServerConnection) -> TablesNow:
         """Return the wanted tables as the server has them. Raises ``Unavailable``."""
         found = ask(server.execute, self.database, self._named or None).items()
+        generated = {table for (table,) in server.execute(_GENERATED, (self.database,))}
         shapes = {
-            name: Shape(tuple(each.columns), tuple(each.primary), types=each.types)
+            name: Shape(tuple(each.columns), tuple(each.primary), types={} if name in generated else each.types)
             for name, each in found
             if not each.problem
         }

@@ -42,7 +42,8 @@ class Shape:
     """The columns of a table at its source, and its primary key.
 
     ``text``: whether a text column without a character set is text there, and not binary, or None if that is not known.
-    ``types``: the types of columns as they are defined, by name, as far as they are known.
+    ``types``: the types of columns as they are defined, by name, as far as they are known, and of those alone that no
+    generated column is made of.
     """
 
     columns: tuple[Column, ...]
@@ -304,8 +305,12 @@ class _Alteration:
         there = {column.name.lower(): column.name for column in columns}
         if len(there) != len(columns) or not columns:
             raise _NotUnderstood
-        types = {self._renamed.get(name.lower(), name): type_ for name, type_ in self._before.types.items()}
-        types |= {each.column.name: each.type for each in (*self._changed.values(), *self._placed)}
+        types = {name.lower(): type_ for name, type_ in self._before.types.items() if name.lower() not in self._dropped}
+        types |= {name: each.type for name, each in self._changed.items() if name in types}
+        types = {self._renamed.get(name, there.get(name, name)): type_ for name, type_ in types.items()}
+        # I7: a generated column may be made of any that had no known type, or of another one with its name
+        of_before = self._names.union(map(str.lower, self._renamed.values()))
+        types |= {each.column.name: each.type for each in self._placed if each.column.name.lower() not in of_before}
         kept = {column.name: types[column.name] for column in columns if column.name in types}
         return Shape(tuple(columns), self._primary_of(there), self._text, kept)
 

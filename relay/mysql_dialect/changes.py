@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 _UNSEEN = (
     "source %s: table %s %s, and no change shows them: %s at %s, %s. Unless copies have the same ones, as after some "
-    "online schema changes, read the table again with `relay snapshot CONFIG %s %s`; `on_alter: resnapshot` always does"
+    "online schema changes, read the table again with `relay snapshot CONFIG %s %s`; `on_alter: resnapshot` does so if "
+    "it is certain that a snapshot can"
 )
 
 
@@ -134,8 +135,9 @@ class TransactionChanges:
         name = event_id(transaction.id_shard, transaction.id_position, "", b"statement", transaction.statements)
         transaction.statements += 1
         token, gtid, committed_at = transaction.token, transaction.gtid, transaction.committed_at
-        for table, why in {} if applied.rereads else applied.unseen.items():
-            log.warning(_UNSEEN, self.source, table, why, applied.kind, self.shard, gtid, self.source, table)
+        for table, why in applied.unseen.items():
+            if table not in applied.reread:  # I7
+                log.warning(_UNSEEN, self.source, table, why, applied.kind, self.shard, gtid, self.source, table)
         self._schema_changes.append(applied.published(name, self.source, database, token, gtid, committed_at))
         self.tally.token = token
         self.tally.size += applied.size

@@ -5,7 +5,8 @@ A table is known by the rows that were read of it, or by statements that follow 
 began after it, once all that was executed before it has been read, and no statement was about the table (I8).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
@@ -17,9 +18,12 @@ from relay.mysql_dialect.protection import published_columns, rules_of
 from relay.mysql_dialect.statement_text import without_values
 from relay.mysql_dialect.statements import Classified, Kind, Name
 from relay.mysql_dialect.tables import Table
+from relay.table import Column
 from relay.token import EventToken
 
 _KEPT = 20_000
+# What is in each ALTER TABLE that takes a primary key away, or brings a column that not every snapshot can read.
+_MAY_REFUSE = re.compile("drop|float|real", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,8 @@ class _Known:
 class AppliedStatement:
     """A statement as it is published. ``kind``: such as ``ALTER``. ``tables``: the relayed ones that it changes.
 
-    ``unseen``: those whose rows may be others now, though no change shows it, each with the reason. ``rereads``: a
-    snapshot reads them again.
+    ``unseen``: those whose rows may be others now, though no change shows it, each with the reason. ``reread``: those
+    of them that a snapshot reads again.
     """
 
     kind: str
@@ -43,7 +47,7 @@ class AppliedStatement:
     text: StatementText
     tables: tuple[AlteredTable, ...]
     unseen: Mapping[str, str] = field(default_factory=dict)
-    rereads: bool = False
+    reread: Collection[str] = ()
 
     @property
     def size(self) -> int:
@@ -56,7 +60,9 @@ class AppliedStatement:
     ) -> SchemaChange:
         """Return its record. ``name``: the event id. ``committed_at``: microseconds."""
         what = (self.kind, source, database, self.sql, self.text, self.tables)
-        return SchemaChange(name, *what, token, gtid, committed_at, tuple(self.unseen) if self.rereads else ())
+        return SchemaChange(
+            name, *what, token, gtid, committed_at, tuple(name for name in self.unseen if name in self.reread)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,8 @@ class FollowedTables:
     ``database``: as in the names of statements. ``is_relayed``: whether a table of it is. ``rules``: the rules of a
     table's protected columns. ``text``: whether a text column without a character set is text, see `Shape`.
     ``hides_values``: publish statements without their values, which may be values of protected columns. ``rereads``:
-    read tables again whose rows have changed unseen.
+    whether a table is read again if its rows have changed unseen, by its name and its published columns, or None if it
+    is not known; one that is known to lack a primary key never is.
     """
 
     def __init__(
@@ -88,7 +95,7 @@ class FollowedTables:
         text: Callable[[], bool | None],
         *,
         hides_values: bool = False,
-        rereads: bool = False,
+        rereads: Callable[[str, Sequence[Column] | None], bool] = lambda name, columns: False,
     ) -> None:
         self._database = database
         self._is_relayed = is_relayed
@@ -98,6 +105,7 @@ class FollowedTables:
         self._rereads = rereads
         # What the open statement says of relayed tables, as in `AppliedStatement`.
         self._unseen: dict[str, str] = {}
+        self._reread: set[str] = set()
         self._known: dict[str, _Known] = {}
         # What was known at `keep` of the tables that have changed since; None where that was nothing.
         self._before: dict[str, _Known | None] = {}
@@ -179,7 +187,7 @@ class FollowedTables:
             # I8: a server may ignore the case of names, and then it is the same table.
             if name.lower() in about and name not in about[name.lower()]:
                 self._set(name, None)
-        self._unseen = {}
+        self._unseen, self._reread = {}, set()
         tables = self._apply(said, sql, sql_mode, existing)
         if not tables:
             return None
@@ -187,9 +195,7 @@ class FollowedTables:
         text = StatementText.COMPLETE
         if self._hides_values:
             sql, text = without_values(sql, sql_mode), StatementText.WITHOUT_VALUES
-        shapes = [shape for name in self._unseen if (shape := self._known.get(name, _GONE).shape) is not None]
-        rereads = self._rereads and all(shape.primary for shape in shapes)  # I10: no snapshot can read the others
-        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, rereads)
+        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, self._reread)
 
     def _apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str]) -> list[AlteredTable]:
         """Return the relayed tables that a statement changes, in its order."""
@@ -244,10 +250,11 @@ class FollowedTables:
             if is_here:
                 self._set(old, _GONE)
                 self._unseen.pop(old, None)
+                self._reread.discard(old)
             if stays:
                 self._set(new, moved)
                 if self._is_relayed(new):
-                    self._unseen[new] = f"has the rows of {old} now"  # I7
+                    self._note_unseen(new, f"has the rows of {old} now", moved)  # I7
             if (is_here and self._is_relayed(old)) or (stays and self._is_relayed(new)):
                 was = old if is_here else f"{old_database}.{old}"
                 now = new if stays else f"{new_database}.{new}"
@@ -260,12 +267,21 @@ class FollowedTables:
         shape = (before or _GONE).shape
         types = shape.types if shape is not None and (self._text() if shape.text is None else shape.text) else {}
         if changed and not keeps_values(types, sql, sql_mode):  # I7
-            self._unseen[name] = "may have other values now"
+            after = self._known.get(name)
+            is_as_before = after is None and _MAY_REFUSE.search(sql) is None
+            self._note_unseen(name, "may have other values now", before if is_as_before else after)
         renamed = self._rename(said)
         if not renamed or said.tables[0][0] != self._database:
             return changed or renamed
         was = self._published(name, before, name, before)
         return [replace(renamed[0], before=was.before, before_by=was.before_by)]
+
+    def _note_unseen(self, name: str, why: str, known: _Known | None) -> None:
+        self._unseen[name] = why
+        now = self._columns(name, known)
+        # I10: no snapshot can read it without one
+        if (now is None or now.primary) and self._rereads(name, None if now is None else now.columns):
+            self._reread.add(name)
 
     def _created(self, before: _Known | None, said: Classified, sql: str, sql_mode: int) -> _Known | None:
         if said.if_absent and not said.replaces and (before is None or before.shape is not None):

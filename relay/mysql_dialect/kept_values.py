@@ -54,9 +54,9 @@ def leaves_rows(sql: str) -> bool:
 def keeps_values(before: Mapping[str, str] | None, sql: str, sql_mode: int) -> bool:
     """Whether all rows have the same columns and values after an ALTER TABLE, or NULL in new columns.
 
-    False if that is not certain. ``before``: the types of columns as far as they are known, by name; None: a statement
-    about columns is not certain. ``sql_mode``: of its session, which decides whether a value that does not fit is an
-    error.
+    False if that is not certain. ``before``: the types of columns as far as they are known, by name, without those that
+    a generated column may be made of; None: a statement about columns is not certain. ``sql_mode``: of its session,
+    which decides whether a value that does not fit is an error.
     """
     if "\\" in sql:  # it depends on the session whether a literal ends after it
         return False

@@ -5,7 +5,7 @@ The streams of the shards go on beside them. `relay.vitess.table_reader` reads a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from relay.errors import RelayError
@@ -13,6 +13,7 @@ from relay.mysql_dialect.sources import SqlSnapshots, measured
 from relay.process.slow_call import call_all
 from relay.records import Plan, Shard, ShardCheckpoint, StreamId
 from relay.source import Measured, Segment
+from relay.table import Column
 from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
 from relay.vitess.settings import VStreamSettings
@@ -23,6 +24,11 @@ from relay.vitess.tablets import Tablets
 
 if TYPE_CHECKING:
     from relay.config import VitessConfig
+
+
+def rounded(columns: Iterable[Column]) -> list[str]:
+    """Return the names of the columns that SELECT rounds, so that no table with them can be copied."""
+    return [column.name for column in columns if column.type == ColumnKind.FLOAT]
 
 
 class KeyspaceSnapshots(SqlSnapshots):
@@ -57,10 +63,10 @@ class KeyspaceSnapshots(SqlSnapshots):
         shards = self.unfinished(published)
         wanted = {name: table for name, table in self._find().items() if tables is None or name in tables}
         for name, table in wanted.items():
-            if rounded := [column.name for column in table.schema.row or () if column.type == ColumnKind.FLOAT]:
+            if inexact := rounded(table.schema.row or ()):
                 raise RelayError(
                     f"source {self._source}: table {name} cannot be copied exactly, because SELECT rounds the "
-                    f"FLOAT column {rounded[0]}: make it a DOUBLE, or copy other tables only, with "
+                    f"FLOAT column {inexact[0]}: make it a DOUBLE, or copy other tables only, with "
                     f"`relay snapshot CONFIG {self._source} TABLE...`"
                 )
         names = [VitessShard.of(self._stream, Shard(shard), self._settings.keyspace) for shard in shards]

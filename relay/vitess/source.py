@@ -31,7 +31,7 @@ from relay.table import Column, TableSchema
 from relay.vitess.cascades import warn_of_cascades
 from relay.vitess.client import Vtgate
 from relay.vitess.head import Head
-from relay.vitess.keyspace_snapshots import KeyspaceSnapshots
+from relay.vitess.keyspace_snapshots import KeyspaceSnapshots, rounded
 from relay.vitess.moved_tables import moved_to
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import INTERNAL, VStreamSettings, is_hidden
@@ -206,7 +206,7 @@ class VitessSource(SqlSource):
             self.config.rules,
             lambda: self._text,
             hides_values=bool(self.config.protect),
-            rereads=self.config.on_alter == "resnapshot",
+            rereads=self._rereads,
         )
         ask = partial(collations, self._vtgate, keyspace, self.config.tablet_type)
         return Tables(
@@ -219,6 +219,19 @@ class VitessSource(SqlSource):
             moved_to=partial(moved_to, self._vtgate),
             skipped=self.skipped,
         )
+
+    def _rereads(self, table: str, columns: Sequence[Column] | None) -> bool:
+        if self.config.on_alter != "resnapshot":
+            return False
+        if columns is None:  # vtgate sends no statements about the tables of an online change
+            try:
+                found = definitions(self._vtgate, self.config).get(table)
+            except RelayError:
+                found = None
+            if found is None or found.problem or not found.primary:  # I10
+                return False
+            columns = found.columns
+        return not rounded(columns)  # I10
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
         """Return the layout and key of ``table``, or None if it is not wanted.

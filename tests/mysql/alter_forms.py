@@ -85,6 +85,13 @@ CHANGED = (
 )
 """Clauses after which some rows may have others."""
 
+GENERATED = {
+    "c VARCHAR(20) CHARACTER SET utf8mb4, g INT AS (LENGTH(c)) STORED": "MODIFY c VARCHAR(20) CHARACTER SET latin1",
+    "c VARCHAR(20) CHARACTER SET latin1, g INT AS (LENGTH(c)) VIRTUAL": "MODIFY c VARCHAR(20)",
+    "c VARCHAR(20), g VARCHAR(9) AS (HEX(c)) STORED": "CONVERT TO CHARACTER SET utf16",
+}
+"""Columns of which one is generated, and a clause that keeps the values of the other, and not of that one."""
+
 LOOSE = (
     "MODIFY v VARCHAR(1)",
     "MODIFY i INT NOT NULL",

@@ -15,7 +15,7 @@ import pytest
 from relay.change import Change
 from relay.mysql.table_rows import MySQLTableRows
 from relay.mysql_dialect.kept_values import keeps_values
-from tests.mysql.alter_forms import CHANGED, FULL, KEPT, LOOSE, ROWS, TABLE, TYPES
+from tests.mysql.alter_forms import CHANGED, FULL, GENERATED, KEPT, LOOSE, ROWS, TABLE, TYPES
 from tests.mysql.reading import session
 from tests.mysql.shards import begin, open_at, read_to_head, source_of
 
@@ -98,6 +98,21 @@ def test_the_forms_that_keep_all_values_are_not_warned_of_and_all_others_are(alt
     assert {forms[table] for table in warned} == (set() if is_kept else set(forms.values()))
     if not is_kept:
         assert len(differs) > 0.8 * len(forms)
+
+
+def test_a_column_that_is_generated_may_have_another_value_when_the_one_it_is_made_of_keeps_its_own(
+    altering: Altering,
+) -> None:
+    """I7: the server computes it anew in all rows, and logs nothing."""
+    forms = {f"t_{number}": each for number, each in enumerate(GENERATED.items())}
+    made = {
+        table: f"CREATE TABLE {table} (id INT PRIMARY KEY, {columns}) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
+        for table, (columns, _) in forms.items()
+    }
+    rows = {table: [f"INSERT {table} (id, c) VALUES (1, 'a'), (2, 'é')"] for table in forms}
+    alters = {table: [f"ALTER TABLE {table} {form}"] for table, (_, form) in forms.items()}
+    differs, warned = altering(STRICT, made, rows, alters)
+    assert differs == warned == set(forms)
 
 
 def test_a_session_that_is_not_strict_may_change_any_value_of_a_column_that_it_modifies(altering: Altering) -> None:

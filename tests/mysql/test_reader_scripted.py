@@ -17,6 +17,7 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import ReadableServer, ShardServers
+from relay.mysql_dialect.statements import classify
 from relay.records import Shard
 from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
 from tests.mysql.scripted_events import Binlog, transaction
@@ -34,6 +35,17 @@ def reader(servers: ShardServers, position: Mapping[str, Any], *events: list[Bin
         Binlog(iter(events)),
         clock=time.time,
     )
+
+
+def test_a_table_that_an_alteration_makes_unknown_is_not_to_be_read_again() -> None:
+    """I10: the relay would end with a snapshot of a table without a primary key."""
+    followed = Layouts(config("shop", {"-": ["one:3306"]}, tables=["t"], on_alter="resnapshot")).followed()
+    for created, reread in (("CREATE TABLE t (id INT PRIMARY KEY)", {"t"}), ("DROP TABLE t", set())):
+        followed.apply(classify(created, "shop"), created, 0)
+        sql = r"ALTER TABLE t ADD c INT DEFAULT 5 COMMENT 'x\\y'"
+        applied = followed.apply(classify(sql, "shop"), sql, 0)
+        assert applied is not None
+        assert ({*applied.reread}, {*applied.unseen}) == (reread, {"t"})
 
 
 def test_a_heartbeat_moves_the_progress_only_after_the_backlog_was_read() -> None:

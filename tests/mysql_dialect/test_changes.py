@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.change import Change, Operation, Snapshot, Transaction
+from relay.change import Change, Operation, Snapshot, StatementText, Transaction
 from relay.errors import RelayError
 from relay.mysql_dialect.changes import TransactionChanges
+from relay.mysql_dialect.followed_tables import AppliedStatement
 from relay.mysql_dialect.snapshot_times import reads
 from relay.mysql_dialect.streamed_transaction import Origin, furthest, position_fields
 from relay.mysql_dialect.tables import Row, Table, lay_out
@@ -65,6 +66,17 @@ def test_the_last_change_of_a_transaction_is_held_back_until_its_end_and_marked_
     assert changes.tally.rows_of == {"t": 2}
     changes.end()
     assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 2, True)]
+
+
+def test_a_table_that_is_not_read_again_is_warned_of_beside_one_that_is(caplog: pytest.LogCaptureFixture) -> None:
+    """I7."""
+    changes = TransactionChanges("s", SHARD)
+    changes.begin("0-1-1", "MariaDB/0-1-1", 100)
+    unseen = dict.fromkeys(("one", "other"), "has other rows now")
+    changes.statement("k", AppliedStatement("RENAME", "", StatementText.COMPLETE, (), unseen, {"one"}))
+    assert [made.reread for made in changes.take_schema_changes()] == [("one",)]
+    assert "`relay snapshot CONFIG s other`" in caplog.text
+    assert "CONFIG s one`" not in caplog.text
 
 
 def test_changes_of_rows_that_python_reads_are_one_list_whether_the_compiled_core_is_there_or_not() -> None:

@@ -15,6 +15,7 @@ from relay.mysql_dialect.statement_text import BRACKETS
 from relay.mysql_dialect.statements import classify
 from relay.mysql_dialect.tables import lay_out
 from relay.table import Column
+from relay.token import EventToken
 
 ITEMS = [Column("id", "long"), Column("name", "string"), Column("ssn", "string")]
 
@@ -22,7 +23,9 @@ ITEMS = [Column("id", "long"), Column("name", "string"), Column("ssn", "string")
 class Followed:
     """The relayed tables ``items`` and ``new`` of the database ``shop``."""
 
-    def __init__(self, protect: Protect | None = None, *, text: bool | None = True, rereads: bool = False) -> None:
+    def __init__(
+        self, protect: Protect | None = None, *, text: bool | None = True, rereads: Any = lambda *_: False
+    ) -> None:
         self.rules = protect or {}
         self.tables = FollowedTables(
             "shop",
@@ -397,13 +400,61 @@ def test_text_that_may_have_become_binary_is_not_known_to_keep_its_values() -> N
     assert unseen(followed, "ALTER TABLE items MODIFY name VARCHAR(9)") == MAY_DIFFER
 
 
-def test_a_table_is_read_again_unless_it_is_known_to_lack_a_primary_key() -> None:
+def test_a_column_that_a_generated_one_may_be_made_of_is_not_known_to_keep_the_values_of_the_row() -> None:
+    """I7: only the server, or the statement that created the table, says that it has none."""
+    followed = Followed()
+    followed.read()
+    modified = "ALTER TABLE items MODIFY name VARCHAR(20)"
+    assert unseen(followed, modified) == unseen(followed, f"{modified} CHARACTER SET latin1") == MAY_DIFFER
+    assert unseen(followed, "ALTER TABLE items ADD n INT") == {}
+    assert unseen(followed, "ALTER TABLE items MODIFY n BIGINT") == {}  # made of it, a column would be newer
+    assert unseen(followed, "ALTER TABLE items CHANGE ssn s CHAR(9) AFTER id, ADD ssn CHAR(9)") == MAY_DIFFER
+    assert unseen(followed, "ALTER TABLE items DROP n, ADD n DECIMAL(10,4)") == MAY_DIFFER
+    assert unseen(followed, "ALTER TABLE items MODIFY n BIGINT") == MAY_DIFFER
+    for name in ("s", "ssn"):
+        assert unseen(followed, f"ALTER TABLE items MODIFY {name} CHAR(9) CHARACTER SET latin1") == MAY_DIFFER
+
+
+def reread(followed: Followed, sql: str) -> tuple[set[str], set[str]]:
+    """Return the tables that a statement changes unseen and a snapshot reads again, and those that it does not."""
+    applied = followed.apply(sql)
+    assert applied is not None
+    return {*applied.reread}, {*applied.unseen} - {*applied.reread}
+
+
+def test_a_table_is_read_again_only_if_it_is_known_to_have_a_primary_key() -> None:
     """I10: the relay would end with its snapshot."""
-    followed = Followed(rereads=True)
-    rereads = []
-    for sql in ("ALTER TABLE items ADD n INT DEFAULT 5", "ALTER TABLE items DROP name, DROP PRIMARY KEY"):
+    followed = Followed(rereads=lambda _, now: now is not None and Column("f", "float") not in now)
+    filled, masked = (f"ALTER TABLE items ADD {name} INT DEFAULT 5" for name in ("n", "m"))
+    masked += r" COMMENT 'x\\y'"
+    nothing = set[str]()
+    assert reread(followed, filled) == (nothing, {"items"})
+    for sql in (filled, masked, "ALTER TABLE items ADD g INT AS (id)"):
         followed.read()
-        applied = followed.apply(sql)
-        assert applied is not None
-        rereads.append(applied.rereads)
-    assert rereads == [True, False]
+        assert reread(followed, sql) == ({"items"}, nothing), sql
+    assert reread(followed, filled) == (nothing, {"items"})  # what it is now is not known
+    for sql in (
+        "ALTER TABLE items DROP name, DROP PRIMARY KEY",
+        r"ALTER TABLE items DROP PRIMARY KEY, ADD m INT DEFAULT 5 COMMENT 'x\\y'",
+        "ALTER TABLE items ADD f FLOAT DEFAULT 5",
+        r"ALTER TABLE items ADD f FLOAT DEFAULT 5 COMMENT 'x\\y'",
+    ):
+        followed.read()
+        assert reread(followed, sql) == (nothing, {"items"}), sql
+    followed.tables.read(lay_out("s", "items", ITEMS, [], key=["id"]))
+    assert reread(followed, filled) == (nothing, {"items"})
+    assert reread(followed, masked) == (nothing, {"items"})
+
+
+def test_each_table_that_a_statement_changes_unseen_is_read_again_or_not_by_itself() -> None:
+    """I7, I10."""
+    followed = Followed(rereads=lambda *_: True)
+    for name in ("items", "a", "b"):
+        followed.apply(f"CREATE TABLE {name} (id INT PRIMARY KEY)")
+    followed.apply("DROP INDEX `PRIMARY` ON b")
+    renamed = "RENAME TABLE items TO old, a TO items, b TO new"
+    assert reread(followed, renamed) == ({"items"}, {"new"})
+    assert reread(followed, "RENAME TABLE items TO a, new TO b, a TO new") == ({"new"}, set())
+    made = followed.apply("ALTER TABLE new ADD n INT DEFAULT 5")
+    assert made is not None
+    assert made.published("", "s", "shop", EventToken(1, "-", "p"), "g", 0).reread == ("new",)

@@ -12,6 +12,7 @@ import pytest
 from relay.change import Change, Snapshot
 from relay.config import VitessConfig
 from relay.errors import RelayError, Unavailable
+from relay.mysql_dialect.definitions import TABLES
 from relay.mysql_dialect.snapshot_times import lowest
 from relay.records import Plan, Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.source import Opening, Page, Segment
@@ -82,22 +83,38 @@ def test_a_restarted_stream_keeps_what_the_checkpoints_before_it_promise() -> No
         assert change.token.timestamp == lowest(promises)
 
 
-@pytest.mark.parametrize(("on_alter", "reread"), [("warn", ()), ("resnapshot", ("customer",))])
-def test_a_table_that_an_online_change_replaces_is_warned_of_or_read_again(
-    on_alter: str, reread: tuple[str, ...], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("on_alter", "kinds", "key", "is_read_again"),
+    [
+        ("warn", ["bigint", "double"], "1", False),
+        ("resnapshot", ["bigint", "double"], "1", True),
+        ("resnapshot", ["bigint", "double"], None, False),
+        ("resnapshot", ["bigint", "float"], "1", False),
+        ("resnapshot", ["float", "double"], "1", False),
+        ("resnapshot", ["bigint", "unheard_of"], "1", False),
+        ("resnapshot", [], None, False),
+        ("resnapshot", None, None, False),
+    ],
+)
+def test_a_table_that_an_online_change_replaces_is_read_again_if_it_can_be_and_else_warned_of(
+    on_alter: str, kinds: list[str] | None, key: str | None, is_read_again: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I7: its rows may have other values, and no change shows them."""
+    """I7, I10: its rows may have other values, and no change shows them. Vitess tells nothing of the new table."""
     log = Log()
     log.add(*new(1))
     held, swapped = (f"_vt_{kind}_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_" for kind in ("hld", "vrp"))
     log.add(statement=f"RENAME TABLE customer TO {held}, {swapped} TO customer, {held} TO {swapped}")
+    rows = [("customer", f"c{at}", kind, None if at else key) for at, kind in enumerate(kinds or ())]
+    names = ("TABLE_NAME", "COLUMN_NAME", "COLUMN_TYPE", "SEQ_IN_INDEX")
+    answer = "VT14001: no tablet" if kinds is None else [dict(zip(names, row, strict=True)) for row in rows]
+    answers: dict[str, Answer] = {TABLES.format(database=KEYSPACE): answer}
     with (
-        source_of(log, [], ["customer"], on_alter=on_alter) as source,
+        source_of(log, [], ["customer"], answers=answers, on_alter=on_alter) as source,
         closing(source.open(Opening(Shard("0"), START))) as reader,
     ):
         (made,) = until(reader, lambda page: bool(page.schema_changes))[-1].schema_changes
-    assert made.reread == reread
-    assert ("`relay snapshot CONFIG s customer`" in caplog.text) == (on_alter == "warn")
+    assert made.reread == (("customer",) if is_read_again else ())
+    assert ("`relay snapshot CONFIG s customer`" in caplog.text) != is_read_again
 
 
 def test_a_table_whose_vindex_cannot_be_looked_up_is_not_read() -> None:
