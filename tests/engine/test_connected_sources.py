@@ -84,6 +84,13 @@ def answer(operation: str) -> None:
     pass
 
 
+def until(event: Event) -> Callable[[str], None]:
+    def wait(operation: str) -> None:
+        assert event.wait(PATIENCE)
+
+    return wait
+
+
 def connected(connections: ConnectedSources) -> set[str]:
     connections.begin()
     sources = connections.connect()
@@ -137,7 +144,7 @@ def test_a_source_that_was_read_is_waited_for_when_another_is_back_however_slow_
     """I10: two slow sources would evict each other for ever."""
     monkeypatch.setattr(connected_sources, "_PATIENCE", 0.0)
     goes_on = Event()
-    others.before = lambda operation: goes_on.wait(PATIENCE)
+    others.before = until(goes_on)
     assert connected(connections) == {"one"}
     assert "has not answered" in str(connections.refusals["other"].error)
     goes_on.set()
@@ -156,7 +163,7 @@ def test_a_source_that_is_back_waits_for_a_while_for_others_that_are_being_conne
     others.before = third.before = refuse
     assert connected(three) == {"one"}
     goes_on = Event()
-    others.before, third.before = answer, lambda operation: goes_on.wait(PATIENCE)
+    others.before, third.before = answer, until(goes_on)
     clock.now = max(each.again_at for each in three.refusals.values())
     assert not three.is_one_back()
     wait_until(is_tried(three, "other"))

@@ -356,7 +356,9 @@ def test_a_snapshot_that_cannot_be_taken_is_set_aside_until_it_can_or_is_stopped
     assert tables.measured == asked
 
     relay.view.apply(request.key, request.changed(stopped=True, now=relay.now).to_json())
-    serve(lambda: not relay.state.set_aside.refusals)
+    relay.state.look.soon()
+    relay.serve()
+    assert not relay.state.set_aside.refusals
     assert snapshots.is_settled()
     relay.view.apply(request.key, request.changed(stopped=False, now=relay.now).to_json())
     serve(lambda: relay.state.set_aside.refusals)
@@ -364,7 +366,12 @@ def test_a_snapshot_that_cannot_be_taken_is_set_aside_until_it_can_or_is_stopped
     tables.problem = None
     aside = relay.state.set_aside
     aside.refusals = {key: replace(each, again_at=0.0) for key, each in aside.refusals.items()}
-    serve(lambda: snapshots.control is not None and snapshots.control.state is ShardState.FINISHED)
+
+    def is_taken() -> bool:
+        assert all(each.again_at == 0.0 for each in aside.refusals.values())  # not refused again
+        return snapshots.control is not None and snapshots.control.state is ShardState.FINISHED
+
+    serve(is_taken)
     assert not relay.state.set_aside.refusals
 
 
