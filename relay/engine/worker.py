@@ -207,8 +207,8 @@ class Worker:
     def _low_watermarks(self) -> Iterator[tuple[StreamId, float | None]]:
         for source in self._sources.values():
             yield source.stream, source.low_watermark()
-        if self._connections is not None:  # I1: nothing is known of all streams while one cannot be read
-            yield from ((StreamId(name, ""), None) for name in self._connections.refusals)
+        if self._connections is not None:  # nothing is known of all streams while one cannot be read
+            yield from ((StreamId(name, ""), None) for name in self._connections.refusals)  # I1
 
     # ------------------------------------------------------------------ ownership
 
