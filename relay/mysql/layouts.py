@@ -46,6 +46,8 @@ class Layouts:
         self.unfit: frozenset[str] = frozenset()
         # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
         self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
+        # Those with a primary key when a reader last began. Replaced, never changed.
+        self._keyed: frozenset[str] = frozenset()
         # The foreign keys that were warned of, by their tables.
         self._warned_of: set[tuple[str, str]] = set()
         # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
@@ -73,8 +75,12 @@ class Layouts:
             config.rules,
             lambda: self.text,
             hides_values=bool(config.protect),
-            rereads=lambda _, columns: config.on_alter == "resnapshot" and columns is not None,  # I10
+            rereads=self._rereads,
         )
+
+    def _rereads(self, table: str, columns: Sequence[Column] | None) -> bool:
+        # I10: a snapshot reads a table as it is, so what the server said last counts for one that is not known
+        return self._config.on_alter == "resnapshot" and (columns is not None or table in self._keyed)
 
     def emptied(self, said: Classified) -> list[str]:
         """Return the relayed tables that a statement empties, even if it fills them again."""
@@ -150,6 +156,7 @@ class Layouts:
             for name, each in found
             if not each.problem
         }
+        self._keyed = frozenset(name for name, shape in shapes.items() if shape.primary)
         executed = server.executed()
         return TablesNow(shapes, executed, server.now())  # I8: not by the clock of a server that is behind
 

@@ -308,8 +308,8 @@ class _Alteration:
         types = {name.lower(): type_ for name, type_ in self._before.types.items() if name.lower() not in self._dropped}
         types |= {name: each.type for name, each in self._changed.items() if name in types}
         types = {self._renamed.get(name, there.get(name, name)): type_ for name, type_ in types.items()}
-        # I7: a generated column may be made of any that had no known type, or of another one with its name
         of_before = self._names.union(map(str.lower, self._renamed.values()))
+        # I7: a generated column may be made of any that had no known type, or of another one with its name
         types |= {each.column.name: each.type for each in self._placed if each.column.name.lower() not in of_before}
         kept = {column.name: types[column.name] for column in columns if column.name in types}
         return Shape(tuple(columns), self._primary_of(there), self._text, kept)

@@ -268,8 +268,9 @@ class FollowedTables:
         types = shape.types if shape is not None and (self._text() if shape.text is None else shape.text) else {}
         if changed and not keeps_values(types, sql, sql_mode):  # I7
             after = self._known.get(name)
-            is_as_before = after is None and _MAY_REFUSE.search(sql) is None
-            self._note_unseen(name, "may have other values now", before if is_as_before else after)
+            if after is None and before is not None:
+                after = _UNREADABLE if _MAY_REFUSE.search(sql) else before
+            self._note_unseen(name, "may have other values now", after)
         renamed = self._rename(said)
         if not renamed or said.tables[0][0] != self._database:
             return changed or renamed
@@ -336,6 +337,7 @@ class FollowedTables:
 
 
 _GONE = _Known(None, "statement")
+_UNREADABLE = _Known(Shape((), ()), "statement")
 
 
 def _names(said: Classified) -> dict[str, set[str]]:
