@@ -113,7 +113,7 @@ class Opening:
     parents: Mapping[str, ShardCheckpoint] = field(default_factory=dict)
     """How the parents ended, by shard."""
     keys: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """By table that was ever relayed, its key columns as (name, type), hash columns first: it may no longer exist."""
+    """By table that was ever relayed, its key columns as in its plan, hash columns first: it may no longer exist."""
     hashed: Mapping[str, int] = field(default_factory=dict)
     """By table, how many of its key columns choose the partition. Only if the source has journals."""
     is_awaited: bool = False

@@ -129,9 +129,9 @@ class Layouts:
 
     def has_other_key(self, table: Table) -> bool:
         """Whether changes of a table were relayed with another key: the plan refuses a page with rows of it."""
-        key, size = [(column.name, column.type) for column in table.schema.key], table.schema.hash_columns
+        key, size = [(column.name, column.type, column.sql) for column in table.schema.key], table.schema.hash_columns
         before, hashed = self._relayed.setdefault(table.name, (key, size))
-        return [name for name, _ in before] != [name for name, _ in key] or hashed not in (None, size)
+        return [name for name, *_ in before] != [name for name, *_ in key] or hashed not in (None, size)
 
     def last(self, table: str) -> Table | None:
         """Return the last layout of a table, only its key if it was dropped, or None if it is not known."""

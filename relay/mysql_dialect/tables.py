@@ -137,11 +137,11 @@ def require_topic(config: MySQLConfig | VitessConfig, table: str) -> None:
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:
-    """Return the layout of a table whose key columns alone are known, as (name, type): enough for its TRUNCATE.
+    """Return the layout of a table whose key columns alone are known, as in the plan: enough for its TRUNCATE.
 
     ``hashed``: how many of them choose the partition; None means all.
     """
-    columns = [Column(column, type_) for column, type_ in keys]
+    columns = [Column(*column) for column in keys]
     names = [column.name for column in columns]
     return lay_out(source, name, columns, names, hash_key=names[:hashed])
 

@@ -14,8 +14,8 @@ Position = Mapping[str, Any]
 Start = Mapping[str, Any]
 """Where reading a shard begins, as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` and so on."""
 
-TableKey = tuple[tuple[str, str], ...]
-"""The key columns of a table as (name, type), hash columns first."""
+TableKey = tuple[tuple[str, ...], ...]
+"""The key columns of a table as (name, type), or (name, type, sql) where `KeyColumn` has that; hash columns first."""
 
 PRUNE_AFTER = 48 * 3600
 """How many seconds the record of an ended shard is kept: twice the retention of DynamoDB Streams."""

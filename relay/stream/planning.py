@@ -169,7 +169,7 @@ class Planning:
             planned = plan.keys.get(table.table)
             if planned is None:
                 continue
-            before = [column for column, _ in planned]
+            before = [name for name, *_ in planned]
             keys, hashed = [column.name for column in table.key], plan.hashed.get(table.table, table.hash_columns)
             if keys != before or hashed != table.hash_columns:
                 raise RelayError(
@@ -192,4 +192,5 @@ class Planning:
 
 
 def key_of(table: TableSchema) -> TableKey:
-    return tuple((column.name, column.type) for column in table.key)
+    keys = ((column.name, column.type, column.sql) for column in table.key)
+    return tuple(key if key[-1] else key[:-1] for key in keys)

@@ -139,7 +139,8 @@ class _Planning:
 
     def plan(self, layouts: Mapping[int, Layout]) -> ColumnPlan:
         rows: dict[str, dict[int, str | None]] = {}
-        for number, layout in layouts.items():
+        # I12: a layout of the key only may not say what SQL calls it.
+        for number, layout in sorted(layouts.items(), key=lambda each: each[1].has_key_only):
             in_key = {field.name for field in layout.key}
             self.sources = {}
             self._take_key([self._key(layout, field) for field in layout.key])

@@ -8,7 +8,9 @@ import pytest
 
 from relay.avro.schema import change_schema
 from relay.errors import RelayError
-from relay.mysql_dialect.tables import lay_out
+from relay.mysql_dialect.tables import lay_out, lay_out_keys
+from relay.records.shard import UnplannedTable
+from relay.stream.planning import key_of
 from relay.table import Column
 
 COLUMNS = [Column(name, "int") for name in "abc"]
@@ -66,3 +68,10 @@ def test_a_column_that_no_key_can_have_is_refused_by_table_and_name(key: Sequenc
     with pytest.raises(RelayError, match=r"the table t has the column 'a' of type set.*`key: \{t: \[\.\.\.\]\}`"):
         lay_out("s", "t", columns, ["b"] if key else ["a", "b"], key=key)
     assert lay_out("s", "t", columns, ["a", "b"], key=["b"]).schema.key[0].name == "b"
+
+
+def test_a_table_that_is_gone_has_the_key_that_it_had() -> None:
+    """I12: else a copy whose first change of it is a TRUNCATE refuses its rows."""
+    schema = lay_out("s", "t", [Column("d", "string", "date"), Column("n", "int")], ["d", "n"]).schema
+    assert lay_out_keys("s", "t", key_of(schema), None).schema.key == schema.key
+    assert key_of(schema) == (("d", "string", "date"), ("n", "int"))

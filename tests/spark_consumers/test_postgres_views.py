@@ -116,6 +116,15 @@ def test_a_key_of_times_is_found_by_an_index_and_keeps_what_no_type_holds(
         copied.play(layout({"day": "string", "hour": "sql time"}, {"note": "string"}), change(11, ["x", "y"], {}))
 
 
+def test_a_layout_of_the_key_only_is_not_what_says_how_a_key_is_kept(copied: InPostgres, database_url: str) -> None:
+    """I12"""
+    gone = layout({"day": "string"}, {"day": "string"})
+    made = layout({"day": "sql date"}, {"day": "sql date", "note": "string"})
+    truncated = change(1, (), None, Operation.TRUNCATE)
+    copied.play({0: gone, 1: made}, truncated, change(2, ["2024-02-29"], {"day": "2024-02-29", "note": "a"}, layout=1))
+    assert execute(database_url, "SELECT * FROM shop.orders") == [(date(2024, 2, 29), "a")]
+
+
 def plan_of(url: str, condition: str) -> str:
     with psycopg.connect(url) as connection:
         connection.execute("SET enable_seqscan = off")
