@@ -152,7 +152,7 @@ def _time(value: Any) -> str:
 def _document(value: str) -> Any:
     """Return what two JSON documents of SQL have in common if they are the same, whatever their texts are."""
     number = lambda text: {"N": canonical_number(text)}  # noqa: E731
-    return json.loads(value, parse_int=number, parse_float=number)
+    return json.loads(value, parse_int=number, parse_float=number, object_hook=lambda found: {"M": found})
 
 
 def _parsed(value: Any) -> Any:
