@@ -98,16 +98,11 @@ class PostgresTable(TargetTable):
             self._lock(connection)
             stored = {name: kind_of(sql) for name, sql in stored_types(connection, self._table).items()}
             key = primary_key(connection, self._table) if stored else None
-            is_shown = self._view.exists(connection)
+            is_ours = self._view.is_ours(connection)
             self._plan = columns.plan(self.name, stored, key, layouts, naming(self._json))
             if not stored:
                 self._create(connection)
-            granted = self._alter(connection) if stored else []
-            if self._plan.added or self._plan.widened or not is_shown:
-                kinds = {column.name: column.kind for column in self._plan.keys}
-                self._view.show(
-                    connection, {name: kinds.get(name, "") for name in {**stored, **self._plan.added}}, granted
-                )
+            self._alter(connection, stored, is_ours)
         self._layouts = dict(layouts)
 
     def _lock(self, connection: Connection) -> None:
@@ -129,21 +124,27 @@ class PostgresTable(TargetTable):
         if values != [*map(quoted, keys)]:  # the view has no column that the primary key could find
             execute(connection, f"CREATE INDEX ON {self._table} ({', '.join(f'({value})' for value in values)})")
 
-    def _alter(self, connection: Connection) -> Sequence[str]:
-        """Add and widen columns; return the statements that grant again what was granted on the view."""
-        granted: Sequence[str] = ()
+    def _alter(self, connection: Connection, stored: Collection[str], is_ours: bool | None) -> None:
+        """Add to the ``stored`` columns, widen them, and show them in the view, unless it is somebody else's."""
         added = [f"ADD COLUMN {quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
         widened = [f"ALTER COLUMN {quoted(name)} TYPE {sql_type(kind)}" for name, kind in self._plan.widened.items()]
-        if added or widened:
-            # I10: another driver may read rows in one connection, and wait for our lock in a second one to change them.
-            # PostgreSQL does not see that this is a circle.
-            execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
-            try:
-                granted = self._view.drop(connection) if widened else ()
-                execute(connection, f"ALTER TABLE {self._table} {', '.join(added + widened)}")
-            except postgres.InsufficientPrivilege as error:  # somebody else owns this table alone
-                raise TableFault(f"{self.name}: {error}") from error
-        return granted
+        statements = [f"ALTER TABLE {self._table} {', '.join(added + widened)}"] if stored and added + widened else []
+        # I12: of a view that somebody has put in its place, the rows that it leaves out are not to be shown.
+        granted = self._view.grants(connection) if is_ours and widened else None
+        if granted is not None:
+            statements.insert(0, f"DROP VIEW {self._view.view}")
+        try:
+            if statements:
+                # I10: another driver may read rows in one connection, and wait for our lock in a second one to change
+                # them. PostgreSQL does not see that this is a circle.
+                execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+                self._view.widen(connection, statements)
+            if is_ours is None or (is_ours and statements):
+                kinds = {column.name: column.kind for column in self._plan.keys}
+                names = dict.fromkeys([*stored, *self._plan.added])
+                self._view.show(connection, {name: kinds.get(name, "") for name in names}, granted)
+        except postgres.InsufficientPrivilege as error:  # somebody else owns this table or view alone
+            raise TableFault(f"{self.name}: {error}") from error
 
     # ------------------------------------------------------------------ reading
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from psycopg.errors import DependentObjectsStillExist
+from psycopg.errors import DependentObjectsStillExist, FeatureNotSupported
 
 from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.postgres import PREFIX, Connection, execute, grants, identifier, quoted
@@ -11,9 +11,19 @@ from spark_consumers.sinks.postgres_values import shown
 _FOUND = """
 SELECT relkind = 'v' AND EXISTS (SELECT FROM pg_depend JOIN pg_rewrite r ON r.oid = objid
  WHERE ev_class = c.oid AND classid = 'pg_rewrite'::regclass AND refobjid = to_regclass($2)),
+ reloptions IS NOT DISTINCT FROM '{security_barrier=false}',
  EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = '_relay_token')
  FROM pg_class c WHERE c.oid = to_regclass($1)"""
-"""Whether a view is one on the rows of the copy, and whether it is, or a table, one that has our columns."""
+"""Whether a view is one on the rows of the copy; whether it is ours; whether it, or a table, has our columns.
+
+Ours has an option that changes nothing, and that CREATE OR REPLACE VIEW removes. A comment would outlive that.
+"""
+
+_REVOKED = """
+SELECT DISTINCT format('REVOKE ALL ON %s FROM %s', $1::text, coalesce(quote_ident(rolname), 'PUBLIC'))
+ FROM pg_class, aclexplode(relacl) LEFT JOIN pg_roles r ON r.oid = grantee
+ WHERE pg_class.oid = to_regclass($1::text) AND grantee <> relowner"""
+"""What revokes all that default privileges have granted on a view."""
 
 
 class TableView:
@@ -25,35 +35,44 @@ class TableView:
             f"{quoted(schema)}.{quoted(each)}" for each in (name, identifier(f"{PREFIX}rows_{name}"))
         )
 
-    def exists(self, connection: Connection) -> bool:
-        """Raises ``TableFault`` if something else has its name."""
+    def is_ours(self, connection: Connection) -> bool | None:
+        """Whether we made the view; None if there is none. Raises ``TableFault`` if something else has its name."""
         found = execute(connection, _FOUND, [self.view, self.rows]).fetchone()
         if found is None or found[0]:
-            return found is not None
-        if found[1]:
+            return found and found[1]
+        if found[2]:
             why = "is as the copy was before: build it again by `relay replay copy CONFIG --into schema:NEW --swap`"
         else:
             why = "is not one of the copy: rename it, or keep the copy at another `copy.url`"
         raise TableFault(f"the table {self.view} {why}")
 
-    def drop(self, connection: Connection) -> Sequence[str]:
-        """Drop it, since it keeps the types of its columns, and return what grants again what is granted on it."""
-        granted = [grant for name, grant in grants(connection, self._schema, self._schema) if name == self._name]
+    def grants(self, connection: Connection) -> Sequence[str]:
+        """Return what grants again what is granted on it."""
+        return [grant for name, grant in grants(connection, self._schema, self._schema) if name == self._name]
+
+    def widen(self, connection: Connection, statements: Sequence[str]) -> None:
+        """Execute statements that no view on the columns may be in the way of."""
         try:
-            execute(connection, f"DROP VIEW IF EXISTS {self.view}")
-        except DependentObjectsStillExist as error:
+            for statement in statements:
+                execute(connection, statement)
+        except (DependentObjectsStillExist, FeatureNotSupported) as error:
             raise TableFault(
                 f"the table {self.rows} has a column that is to be widened, and {error.diag.message_detail}: drop what "
                 "depends on it, and make it again when the column is wider"
             ) from error
-        return granted
 
-    def show(self, connection: Connection, columns: Mapping[str, str], granted: Sequence[str]) -> None:
-        """Create it, or add columns to it. ``columns``: the kinds of those of the key, "" for others."""
+    def show(self, connection: Connection, columns: Mapping[str, str], granted: Sequence[str] | None) -> None:
+        """Create it, or add columns to it. ``columns``: the kinds of those of the key, "" for others.
+
+        ``granted``: what `grants` returned before it was dropped, if it was.
+        """
         listed = ", ".join(f"{shown(name, kind)} AS {quoted(name)}" for name, kind in columns.items())
         execute(
             connection,
-            f"CREATE OR REPLACE VIEW {self.view} AS SELECT {listed} FROM {self.rows} WHERE NOT _relay_deleted",
+            f"CREATE OR REPLACE VIEW {self.view} WITH (security_barrier = false) AS SELECT {listed} FROM {self.rows}"
+            " WHERE NOT _relay_deleted",
         )
-        for grant in granted:
-            execute(connection, grant)
+        if granted is not None:
+            revoked = [statement for (statement,) in execute(connection, _REVOKED, [self.view]).fetchall()]
+            for statement in (*revoked, *granted):
+                execute(connection, statement)

@@ -9,7 +9,6 @@ import pytest
 from relay.avro.schema import change_schema
 from relay.errors import RelayError
 from relay.mysql_dialect.tables import lay_out, lay_out_keys
-from relay.records.shard import UnplannedTable
 from relay.stream.planning import key_of
 from relay.table import Column
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
 from relay.change import Images, Operation
 from relay.operations.compared_rows import ComparedTable
@@ -19,6 +20,7 @@ from spark_consumers.gaps import LostChanges
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.faults import TableFault
+from spark_consumers.sinks.postgres import PostgresDatabase
 from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.postgres_view import TableView
 from tests.spark_consumers.batches import FOREVER, Batch, change, layout, play
@@ -189,6 +191,59 @@ def test_a_view_that_somebody_dropped_is_made_again_and_one_of_theirs_on_the_row
     assert execute(database_url, "SELECT * FROM shop.orders ORDER BY 1") == [(2, "d")]
 
 
+def test_a_view_of_theirs_in_the_place_of_ours_stays_when_columns_change(copied: InPostgres, database_url: str) -> None:
+    """I12: what it leaves out is not shown, and what it has no part in goes on."""
+    copied.play(ORDERS, order(1, 1, "a"), order(2, 2, "b"))
+    where = "FROM shop._relay_rows_orders WHERE NOT _relay_deleted AND id > 1"
+    execute(database_url, f"CREATE OR REPLACE VIEW shop.orders AS SELECT id, note {where}")
+    row = {"id": "int", "note": "string", "n": "int"}
+    copied.play(layout({"id": "int"}, row), change(3, ["1"], {"id": 1, "note": "c", "n": 1}))
+    wider = layout({"id": "int"}, {**row, "n": "long"})
+    copied.play(wider, change(4, ["2"], {"id": 2, "note": "d", "n": 2**40}))
+    assert execute(database_url, "SELECT * FROM shop.orders") == [(2, "d")]
+    execute(database_url, f"CREATE OR REPLACE VIEW shop.orders AS SELECT id, note, n {where}")
+    widest = layout({"id": "int"}, {**row, "n": "decimal(30,0)"})
+    last = change(5, ["2"], {"id": 2, "note": "e", "n": "1"})
+    with pytest.raises(TableFault, match=r"to be widened, and .* view shop.orders depends on column"):
+        copied.play(widest, last)
+    execute(database_url, "DROP VIEW shop.orders")
+    copied.play(widest, last)
+    assert execute(database_url, "SELECT id, note FROM shop.orders ORDER BY id") == [(1, "c"), (2, "e")]
+
+
+def test_what_was_revoked_stays_so_when_a_view_is_made_anew(copied: InPostgres, database_url: str, unique: str) -> None:
+    copied.play(ORDERS, order(1, 1, "a"))
+    execute(
+        database_url,
+        f"CREATE ROLE {unique}; ALTER DEFAULT PRIVILEGES IN SCHEMA shop GRANT SELECT ON TABLES TO {unique}, PUBLIC",
+    )
+    n = {"id": "int", "note": "string", "n": "int"}
+    copied.play(layout({"id": "int"}, n), change(2, ["2"], {"id": 2, "note": "b", "n": 2}))
+    copied.play(layout({"id": "int"}, {**n, "n": "long"}), change(3, ["2"], {"id": 2, "note": "b", "n": 2**40}))
+    allowed = f"SELECT has_table_privilege('{unique}', 'shop.orders', 'SELECT')"
+    assert execute(database_url, allowed) == [(False,)]
+    execute(database_url, f"DROP OWNED BY {unique}; DROP ROLE {unique}")
+
+
+def test_a_view_that_somebody_else_owns_sets_aside_its_table_alone(
+    copied: InPostgres, database_url: str, unique: str
+) -> None:
+    """I12"""
+    copied.play(ORDERS, order(1, 1, "a"))
+    execute(
+        database_url,
+        f"CREATE ROLE {unique}; CREATE ROLE {unique}_copy LOGIN PASSWORD 'p'; "
+        f"GRANT USAGE, CREATE ON SCHEMA shop TO {unique}_copy; "
+        f"ALTER TABLE shop._relay_rows_orders OWNER TO {unique}_copy; ALTER TABLE shop.orders OWNER TO {unique}",
+    )
+    user = PostgresDatabase(conninfo.make_conninfo(database_url, user=f"{unique}_copy", password="p"))
+    more = layout({"id": "int"}, {"id": "int", "note": "string", "n": "int"})
+    with pytest.raises(TableFault, match="must be owner of view orders"):
+        play(PostgresTable(user, "shop", "orders"), more, change(2, ["2"], {"id": 2, "note": "b", "n": 2}))
+    user.close()
+    execute(database_url, f"DROP OWNED BY {unique}, {unique}_copy; DROP ROLE {unique}, {unique}_copy")
+
+
 def test_tables_with_long_names_have_rows_of_their_own() -> None:
     views = [TableView("shop", f"{'x' * 62}{n}") for n in range(2)]
     assert len({view.rows for view in views}) == 2
@@ -204,7 +259,12 @@ def test_documents_are_compared_by_what_they_say(database_url: str) -> None:
     assert kept == '{"a": "1", "b": 100}'
     columns = (Column("id", "int"), Column("doc", "string", "json"))
     table = ComparedTable(TableSchema("shop", "orders", (KeyColumn("id", "int"),), 1, columns))
-    same, *others = ['{"b": 100.0, "a": "1"}', '{"b": "100", "a": "1"}', '{"b": 100, "a": 1}']
+    same, *others = [
+        '{"b": 100.0, "a": "1"}',
+        '{"b": "100", "a": "1"}',
+        '{"b": 100, "a": 1}',
+        '{"b": {"N": "100"}, "a": "1"}',
+    ]
     copied = table.of_kept(KeptRow(("1",), (kept,), incomplete=False, event_id=""))
     assert table.of_source({"id": 1}, {"id": 1, "doc": same}).values == copied.values
     assert all(table.of_source({"id": 1}, {"id": 1, "doc": other}).values != copied.values for other in others)
