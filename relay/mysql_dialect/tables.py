@@ -141,7 +141,7 @@ def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: 
 
     ``hashed``: how many of them choose the partition; None means all.
     """
-    columns = [Column(*column) for column in keys]
+    columns = [Column(column, type_, "".join(sql)) for column, type_, *sql in keys]
     names = [column.name for column in columns]
     return lay_out(source, name, columns, names, hash_key=names[:hashed])
 

@@ -39,7 +39,7 @@ class TableView:
         """Whether we made the view; None if there is none. Raises ``TableFault`` if something else has its name."""
         found = execute(connection, _FOUND, [self.view, self.rows]).fetchone()
         if found is None or found[0]:
-            return found and found[1]
+            return None if found is None else bool(found[1])
         if found[2]:
             why = "is as the copy was before: build it again by `relay replay copy CONFIG --into schema:NEW --swap`"
         else:
