@@ -37,8 +37,8 @@ class LostKey(Unavailable):
 def lost_rows(table: str, *, is_left: bool) -> str:
     """Return the reason of the gap where a table's rows are left out from, or up to (I9)."""
     if is_left:
-        return f"table {table} is left out from here on: it has no primary key"
-    return f"table {table} was left out up to here: it had no primary key"
+        return f"left out from here on, as it has no primary key: table {table}"
+    return f"left out up to here, as it had no primary key: table {table}"
 
 
 class LayoutCache:

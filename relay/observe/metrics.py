@@ -173,7 +173,8 @@ class Metrics:
         self._pending.append(count)
 
     def count_gap(self, source: str, reason: str) -> None:
-        self._pending.append(self._gaps.labels(source, reason).inc)
+        # I11: a reason may end in the name of a table, which would be a series of its own.
+        self._pending.append(self._gaps.labels(source, reason.partition(": ")[0]).inc)
 
     def count_dead_letter(self, source: str) -> None:
         self._pending.append(self._dead_letters.labels(source).inc)

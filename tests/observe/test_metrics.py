@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from relay.change import Change, Images, Operation, Snapshot
+from relay.mysql_dialect.layouts import lost_rows
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.metrics import CATALOGUE, Metrics
 from relay.observe.observer import Observer
@@ -100,6 +101,16 @@ def test_workers_in_one_process_have_separate_counters() -> None:
     first, second = Metrics(), Metrics()
     first.count_fencing()
     assert (value(first, "relay_fenced_total"), value(second, "relay_fenced_total")) == (1, 0)
+
+
+def test_gaps_are_counted_by_reasons_that_do_not_name_their_tables() -> None:
+    """I11"""
+    metrics = Metrics()
+    for n in range(3):
+        metrics.count_gap("orders", lost_rows(f"t{n}: x", is_left=False))
+    metrics.count_commit(0.1)
+    reason = "left out up to here, as it had no primary key"
+    assert value(metrics, "relay_gaps_total", source="orders", reason=reason) == 3
 
 
 def test_exactly_the_metrics_of_the_catalogue_are_exposed() -> None:
