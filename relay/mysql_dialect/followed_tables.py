@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
 from relay.config.protection import ColumnRules
-from relay.gtid import GtidSet
+from relay.gtid import GtidSet, MariaDBSet
 from relay.mysql_dialect.altered import Shape, altered, created
 from relay.mysql_dialect.kept_values import keeps_values
 from relay.mysql_dialect.protection import published_columns, rules_of
@@ -113,6 +113,8 @@ class FollowedTables:
         self.layouts: dict[str, Table] = {}
         # What the tables are now, until that counts.
         self._now: TablesNow | None = None
+        # MariaDB has none: it makes a LONGTEXT of it.
+        self._has_json = True
 
     def keep(self) -> None:
         """Everything up to here is published, or will be."""
@@ -150,6 +152,7 @@ class FollowedTables:
         ``executed``: the transactions before the statement. ``began_at``: when it began, in seconds, rounded down, by
         the clock of its server.
         """
+        self._has_json = not isinstance(executed, MariaDBSet)
         now = self._now
         if now is None:
             return
@@ -293,14 +296,23 @@ class FollowedTables:
             database, name = said.copied
             known = self._known.get(name) if database == self._database else None
             shape = known.shape if known is not None else None
-        return None if shape is None else _Known(shape, "statement")
+        return self._from_statement(shape)
 
     def _altered(self, before: _Known | None, sql: str, sql_mode: int) -> _Known | None:
         if before is None or before.shape is None:
             return None
         shape = before.shape if before.shape.text is not None else replace(before.shape, text=self._text())
         after = altered(shape, sql, sql_mode)
-        return None if after is None else _Known(after, "statement")
+        return self._from_statement(after)
+
+    def _from_statement(self, shape: Shape | None) -> _Known | None:
+        if shape is None:
+            return None
+        if not self._has_json:
+            columns = tuple(replace(each, sql="") if each.sql == "json" else each for each in shape.columns)
+            types = {name: "longtext" if type_ == "json" else type_ for name, type_ in shape.types.items()}
+            shape = replace(shape, columns=columns, types=types)
+        return _Known(shape, "statement")
 
     # ------------------------------------------------------------------ what is known
 

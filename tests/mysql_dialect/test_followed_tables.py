@@ -392,6 +392,22 @@ def test_a_column_is_known_to_keep_its_values_only_while_its_type_is_known() -> 
     assert unseen(followed, "ALTER TABLE items MODIFY ssn CHAR(9)") == MAY_DIFFER
 
 
+@pytest.mark.parametrize(
+    ("executed", "sql"), [("MariaDB/0-1-5", ""), ("MySQL56/" + f"{'a' * 8}-0000-0000-0000-{'b' * 12}:1-5", "json")]
+)
+def test_types_are_still_known_when_rows_with_a_new_json_are_read(executed: str, sql: str) -> None:
+    """MariaDB makes a LONGTEXT of it, and its binlog shows one."""
+    followed = Followed()
+    created = "CREATE TABLE items (id BIGINT PRIMARY KEY, name VARCHAR(20), ssn CHAR(9))"
+    more = "ALTER TABLE items ADD j JSON"
+    for said in (created, more):
+        followed.tables.begin(classify(said, "shop"), parse(executed), 1002)
+        assert unseen(followed, said) == {}
+    columns = [*ITEMS, Column("j", "string", sql)]
+    followed.tables.read(lay_out("s", "items", columns, ["id"]))
+    assert unseen(followed, "ALTER TABLE items MODIFY name VARCHAR(30)") == {}
+
+
 def test_text_that_may_have_become_binary_is_not_known_to_keep_its_values() -> None:
     """I7."""
     followed = Followed(text=None)
