@@ -67,6 +67,14 @@ PLANS: dict[str, dict[str, Any]] = {
         "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
         "config_hash": "8f2d31aa",
     },
+    "a plan of an SQL source": {
+        "requested": "current",
+        "planned_at": 1700000000.5,
+        "shards": {"-": {"gtid": "MariaDB/0-1-7"}},
+        "keys": {"visits": [["id", "long"], ["day", "string", "date"]]},
+        "config_hash": "8f2d31aa",
+        "hashed": {"visits": 2},
+    },
     "a plan after a reset": {
         "requested": "latest",
         "planned_at": 1700000000.5,

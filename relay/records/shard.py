@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from relay.records.codec import StoredRecord
 from relay.token import EventToken
@@ -14,7 +16,7 @@ Position = Mapping[str, Any]
 Start = Mapping[str, Any]
 """Where reading a shard begins, as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` and so on."""
 
-TableKey = tuple[tuple[str, ...], ...]
+TableKey = tuple[Annotated[tuple[str, ...], Field(min_length=2, max_length=3)], ...]
 """The key columns of a table as (name, type), or (name, type, sql) where `KeyColumn` has that; hash columns first."""
 
 PRUNE_AFTER = 48 * 3600
