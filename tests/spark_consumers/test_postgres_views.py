@@ -59,7 +59,7 @@ def test_selecting_from_a_copy_gives_what_the_source_gives(copied: InPostgres, d
 
 IN_SPARK = """
 import sys
-from relay.demo.tables import spark
+from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.targets import InPostgres
 from tests.spark_consumers.sql_times import TIMES, written
 
