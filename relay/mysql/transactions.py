@@ -42,7 +42,6 @@ from relay.token import EventToken
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions
 
-
 _LAYOUTS_KEPT = 1000
 
 
@@ -239,13 +238,14 @@ class ShardTransactions:
 
     def _loses(self, table: str, is_left: bool, consumed: Consumed) -> bool:
         """Whether the page ends, since a table loses its key here, or has one again: that is a gap (I9)."""
-        if (table in self._left_out) == is_left:
+        skipped = self.statements.layouts.skipped
+        if (table in self._left_out) == is_left or (is_left and not skipped.was_relayed(table)):  # I9
             return False
         if not self.has_changes:
             consumed.lost = self.position, lost_rows(table, is_left=is_left)
             self._left_out ^= {table}
             if not is_left:
-                self.statements.layouts.skipped.take_back(table, has_gap=True)
+                skipped.take_back(table, has_gap=True)
         return True
 
     def _whole(self, event: RawTransactions, consumed: Consumed) -> bool:
@@ -335,9 +335,8 @@ class ShardTransactions:
     def _use(self, table: Table) -> None:
         self._tables[table.name] = table
         if self.statements.followed.layouts.get(table.name) is not table:
-            skipped = self.statements.layouts.skipped
-            skipped.take_back(table.name)
-            skipped.keep((table.name,))
+            self.statements.layouts.skipped.take_back(table.name)
+            self.statements.layouts.skipped.keep((table.name,))
             self.statements.followed.read(table)
 
     def _open(self) -> None:

@@ -24,13 +24,13 @@ Make = Callable[[str, tuple[Column, ...], tuple[str, ...]], Table | None]
 
 
 class LostKey(Unavailable):
-    """A ``table`` that was relayed has no key any more: its changes are left out, and are a gap, until it has one (I9).
+    """A ``table`` has no key: its changes are left out until it has one, and are a gap if it was relayed before (I9).
 
     Not of a table that the config names: that one stops what reads it.
     """
 
     def __init__(self, source: str, table: str) -> None:
-        super().__init__(f"source {source}: the table {table} was relayed, and is left out until it has a primary key")
+        super().__init__(f"source {source}: the table {table} is left out until it has a primary key")
         self.table = table
 
 
@@ -68,7 +68,7 @@ class LayoutCache:
         except Unfit as error:
             if not self._skipped.skip(table, error.why, lacks_key=error.lacks_key):
                 raise
-            if self._skipped.was_relayed(table):  # I1
+            if error.lacks_key:  # I1: another shard may relay it meanwhile, and then its rows are a gap
                 raise LostKey(self._skipped.source, table) from None
             return None
 

@@ -170,6 +170,8 @@ class ShardEvents:
         rows = event.row_event
         if rows.is_internal_table:
             return
+        if rows.table_name in self.rows.keyless:  # I1: another shard may have relayed it meanwhile
+            self._require_key(rows.table_name)
         transaction = self._transaction
         if not transaction.is_open:
             transaction.begin(event, self.bytes_in)
@@ -276,9 +278,15 @@ class ShardEvents:
     def _fields(self, event: pb.VEvent) -> None:
         if event.field_event.is_internal_table:
             return
-        lost = self.rows.set_layout(event.field_event, inside_transaction=self._transaction.has_changes)
-        table = lost or event.field_event.table_name.removeprefix(f"{self.shard.keyspace}.")
-        if (table in self.position.left_out) != bool(lost):
+        self.rows.set_layout(event.field_event, inside_transaction=self._transaction.has_changes)
+        self._require_key(event.field_event.table_name)
+
+    def _require_key(self, name: str) -> None:
+        """Raise `PageMustEnd` if a table loses its key here, or has one again: that is a gap (I9)."""
+        lost = self.rows.keyless.get(name)
+        table = lost or name.removeprefix(f"{self.shard.keyspace}.")
+        is_gap = not lost or self.rows.tables.skipped.was_relayed(table)
+        if is_gap and (table in self.position.left_out) != bool(lost):
             self.lost = None if self.changes.size else table
             raise PageMustEnd
 

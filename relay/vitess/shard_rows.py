@@ -37,6 +37,8 @@ class ShardRows:
         # How many rows have come since the last page.
         self.records = 0
         self._decoders: Decoders = {}
+        # The tables that have no key, by their names in the stream.
+        self.keyless: dict[str, str] = {}
         # Reads the whole transactions that it can, or None if everything is read here.
         self.compiled = vstream_reader(shard)
         # The layouts of the rows in the page being made, by table, and the last row's layout.
@@ -52,16 +54,17 @@ class ShardRows:
         self.records = 0
         return schemas
 
-    def set_layout(self, fields: pb.FieldEvent, *, inside_transaction: bool) -> str:
-        """Decode the rows that follow by a FIELD event, and return their table if it has lost its key, or else "".
+    def set_layout(self, fields: pb.FieldEvent, *, inside_transaction: bool) -> None:
+        """Decode the rows that follow by a FIELD event.
 
         Raises `PageMustEnd` where the page has rows of the table in another layout: a page has one for each table.
         """
-        name, lost = fields.table_name, ""
+        name = fields.table_name
+        self.keyless.pop(name, None)
         try:
             decoder = self.tables.decoder(fields, copied=False)
         except LostKey as error:
-            decoder, lost = None, error.table
+            decoder, self.keyless[name] = None, error.table
         except RelayError:
             if self.changes.size:
                 raise PageMustEnd from None  # so that what came before is published, whatever is changed then
@@ -77,7 +80,6 @@ class ShardRows:
             is_plain = decoder is not None and decoder.table.name == name
             rows = rows_of(self.shard, decoder) if decoder is not None and is_plain else None
             self.compiled.set_table(name.encode(), rows)
-        return lost
 
     def read_whole(self, answers: bytes, room: int, latest: int) -> WholeTransactions:
         """Make changes of whole transactions at the beginning of ``answers``, until they have ``room`` bytes.

@@ -163,6 +163,30 @@ def test_a_table_that_loses_its_key_is_left_out_between_two_gaps_and_taken_back_
         assert {page.gap.id for page in rest if page.gap} <= {gap.id for gap in gaps}
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_table_that_had_no_key_before_it_was_relayed_is_left_out_with_a_gap_when_it_has_none_again(
+    server: Any, execute: Any, unique: str, elsewhere: bool
+) -> None:
+    """I1, I9: its rows look as they did before it was relayed, here or by the reader of another shard."""
+    source = source_of(unique, server)
+    position = begin(source)["-"]
+    execute("CREATE TABLE b (id INT NOT NULL)")
+    with closing(open_at(source, position)) as reader:
+        execute("INSERT b VALUES (1)")
+        pages = read_to_head(reader)[1]
+        if elsewhere:
+            source.layouts.skipped.keep(["b"])
+        else:
+            execute("ALTER TABLE b ADD PRIMARY KEY (id)")
+            execute("INSERT b VALUES (2)")
+            execute("ALTER TABLE b DROP PRIMARY KEY")
+        execute("INSERT b VALUES (3)")
+        pages += read_to_head(reader)[1]
+    left_out = "gap table b is left out from here on: it has no primary key"
+    assert read(pages) == ([] if elsewhere else ["b 2"]) + [left_out]
+    assert "has no primary key" in source.left_out["b"]
+
+
 def read(pages: list[Page]) -> list[str]:
     """Return the gaps and the changes in pages."""
     found = []

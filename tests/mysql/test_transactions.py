@@ -452,6 +452,16 @@ def test_the_rows_of_a_table_without_its_key_are_lost_from_their_place_in_a_tran
     assert shard.transactions.position.to_json() == {"gtid": "MariaDB/0-1-105"}
 
 
+def test_the_rows_of_a_table_without_a_key_are_a_gap_once_any_shard_has_relayed_it() -> None:
+    """I1, I9: and its own position does not say that it is left out before."""
+    shard = Shard()
+    rows = begin(101), KeyLost("t"), COMMIT
+    assert not lost(shard, *rows)
+    assert shard.transactions.position.to_json() == {"gtid": "MariaDB/0-1-101"}
+    shard.layouts.skipped.keep(["t"])
+    assert lost(shard, begin(102), *rows[1:]) == ["table t is left out f, after {'gtid': 'MariaDB/0-1-101'}"]
+
+
 def test_nothing_of_a_table_is_missing_once_it_is_emptied() -> None:
     """I9: so there is no gap up to a key that it gets then, and another one from the next row without a key."""
     shard = Shard()

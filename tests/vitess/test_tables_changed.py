@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -183,3 +184,41 @@ def test_a_table_that_loses_its_key_is_left_out_between_two_gaps_wherever_readin
         assert ("left_out" in str(pages[-1].position)) is False
         for at, page in enumerate(pages[:-1]):
             assert items(read(vtgate, page)) == items(pages[at + 1 :])
+
+
+def test_the_rows_of_a_table_without_a_key_are_a_gap_once_another_shard_has_relayed_it() -> None:
+    """I1, I9: vtgate says its columns only once."""
+    log = Log()
+    for number in (b"1", b"2"):
+        log.add((None, (number, b"x")))
+        log.add(("other", None, (number, b"x")))
+    keyless = fields()
+    keyless.fields[0].flags = 1
+    log.layouts["customer"] = keyless
+    skipped = SkippedTables("shop", "commerce", ())
+    relayed = threading.Event()
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        own = request.vgtid.shard_gtids[0]
+        if own.gtid == "current":
+            yield from log.script(request)
+            return
+        sent = set[str]()
+        for one in log.after(own.gtid):
+            if one.gtid == "0-1-13":
+                assert relayed.wait(30)
+            yield from log.play([one], sent)
+        yield HOLDS
+
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, START, tables=None, now=NOW, skipped=skipped) as reader,
+    ):
+        pages = until(reader, lambda page: bool(page.changes))
+        skipped.keep(["customer"])
+        relayed.set()
+        pages += until(reader, is_at_head)
+    assert published(pages) == [("other", 1), ("other", 2)]
+    (gap,) = [page.gap for page in pages if page.gap is not None]
+    assert gap.reason == "table customer is left out from here on: it has no primary key"
+    assert "customer" in skipped.reasons
