@@ -34,7 +34,7 @@ from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql_dialect.catalog import explained
 from relay.mysql_dialect.protection import check_protected
-from relay.mysql_dialect.sources import SqlSource, floor_of
+from relay.mysql_dialect.sources import SqlSource, floor_of, left_out_by
 from relay.mysql_dialect.tables import Table, Unfit, missing_tables
 from relay.process.slow_call import call_all
 from relay.records import Shard, ShardCheckpoint, StreamId
@@ -202,7 +202,8 @@ class MySQLSource(SqlSource):
     def _position(self, opening: Opening) -> BinlogPosition:
         start = opening.resume
         if opening.position is None and start.get("type") == "reshard":
-            return BinlogPosition(start_of_target(opening.shard.name, opening.parents).position)
+            executed = start_of_target(opening.shard.name, opening.parents).position
+            return BinlogPosition(executed, left_out=left_out_by(opening.parents.values()))
         if "gtid" not in start:
             raise RelayError(
                 f"source {self.name}: shard {opening.shard.name} cannot start at {dict(start)}: it needs a GTID set"

@@ -114,6 +114,12 @@ def floor_of(opening: Opening) -> int:
     return max(opening.floor, *map(lowest, before), 0)
 
 
+def left_out_by(parents: Iterable[ShardCheckpoint]) -> tuple[str, ...]:
+    """Return the tables that were left out where a shard's parents ended: until it has their keys, it is, too (I9)."""
+    positions = [each.position for each in parents if each.position is not None]
+    return tuple(sorted({table for position in positions for table in position.get("left_out", ())}))
+
+
 def find_tables(source: SqlSource) -> list[str]:
     source.connect()
     return [table.table for table in source.tables()]

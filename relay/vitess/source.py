@@ -22,7 +22,7 @@ from relay.mysql_dialect.definitions import Definition, ask, text_by_default
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_protected
-from relay.mysql_dialect.sources import SqlSource, floor_of
+from relay.mysql_dialect.sources import SqlSource, floor_of, left_out_by
 from relay.mysql_dialect.tables import Table, Unfit, lay_out, lay_out_keys, missing_tables, require_topic
 from relay.process.slow_call import call_all
 from relay.records import Shard, StreamId
@@ -183,6 +183,7 @@ class VitessSource(SqlSource):
 
     def open(self, opening: Opening) -> ShardReader:
         self.skipped.keep(opening.keys)
+        parents = opening.parents.values()
         relayed = {
             name: lay_out_keys(self.name, name, keys, opening.hashed.get(name))
             for name, keys in opening.keys.items()
@@ -191,7 +192,7 @@ class VitessSource(SqlSource):
         return VitessShardReader(
             self._vtgate,
             self.stream,
-            replace(opening, floor=floor_of(opening)),
+            replace(opening, floor=floor_of(opening), start={**opening.start, "left_out": left_out_by(parents)}),
             self._known_tables(relayed),
             self._settings,
             clock=self.clock,

@@ -104,6 +104,26 @@ def test_a_child_of_a_reshard_gives_no_earlier_token_than_its_parent_promised(ma
         assert change.token.timestamp >= lowest(parent) > time.time() - 100
 
 
+def test_a_child_of_a_reshard_ends_the_gap_of_a_table_that_its_parents_left_out(mariadb: Any, unique: str) -> None:
+    """I9: its first row that has a key says so."""
+    with session(mariadb, unique) as execute:
+        execute("create table item (id int primary key)")
+        source = source_of(unique, mariadb)
+        start = begin(source)["-"]
+        ended = {**start, "targets": {"-": start["gtid"]}}
+        parents = {
+            name: ShardCheckpoint(ShardState.FINISHED, {**ended, "left_out": tables})
+            for name, tables in (("-80", []), ("80-", ["item"]))
+        }
+        child = source.open(Opening(Shard("-"), {"type": "reshard"}, parents=parents))
+        execute("insert item values (1)")
+        changes, pages = read_to_head(child)
+        child.close()
+    assert [change.key for change in changes] == [{"id": 1}]
+    (gap,) = [page.gap for page in pages if page.gap is not None]
+    assert gap.reason == "left out up to here, as it had no primary key: table item"
+
+
 def test_a_server_that_lacks_what_is_published_is_not_read(kind: Any, primary: Any, replica: Any) -> None:
     """I7: a replica that is behind would undo changes."""
     with session(primary, "shop") as execute:

@@ -83,6 +83,23 @@ def test_a_restarted_stream_keeps_what_the_checkpoints_before_it_promise() -> No
         assert change.token.timestamp == lowest(promises)
 
 
+def test_a_shard_that_a_reshard_made_ends_the_gap_of_a_table_that_its_parents_left_out() -> None:
+    """I9: its first row that has a key says so."""
+    log = Log()
+    log.add(*new(1))
+    parents = {
+        name: ShardCheckpoint(ShardState.FINISHED, {**START, "left_out": tables})
+        for name, tables in (("-80", []), ("80-", ["customer"]))
+    }
+    with (
+        source_of(log, [], ["customer"]) as source,
+        closing(source.open(Opening(Shard("0"), START, parents=parents))) as reader,
+    ):
+        pages = until(reader, lambda page: bool(page.changes))
+    (gap,) = [page.gap for page in pages if page.gap is not None]
+    assert gap.reason == "left out up to here, as it had no primary key: table customer"
+
+
 @pytest.mark.parametrize(
     ("on_alter", "kinds", "key", "is_read_again"),
     [
