@@ -167,11 +167,15 @@ class Segment:
 
 
 class Measured(NamedTuple):
-    """What a snapshot has to read: ``segments``, and an estimate of the ``rows``. ``parts``: one for each segment."""
+    """What a snapshot has to read: ``segments``, and an estimate of the ``rows``. ``parts``: one for each segment.
+
+    ``left_out``: tables that cannot be read.
+    """
 
     segments: int
     rows: int
     parts: Sequence[SnapshotPart] = ()
+    left_out: Sequence[str] = ()
 
 
 class SnapshotSource(Protocol):

@@ -87,12 +87,14 @@ class DatabaseSnapshots(SqlSnapshots):
         Raises ``Unavailable``, and ``RelayError`` for a table that cannot be read in chunks.
         """
         found: list[tuple[int, str, str]] = []
+        of_shards: list[set[str]] = []
         for shard in self.unfinished(published):
             with closing(self._first_server(Shard(shard).name)) as server:
                 sizes = {
                     name: (rows or 0, size or 0) for name, rows, size in server.execute(ROWS, (self._config.database,))
                 }
                 there = [table.table for table in self._layouts.describe(server)]
+                of_shards.append(set(there))
                 for table in there:
                     if tables is not None and table not in tables:
                         continue
@@ -100,7 +102,8 @@ class DatabaseSnapshots(SqlSnapshots):
                     query = ChunkQuery(self._config.database, table, describe(server, self._config.database, table))
                     query.require_cheap(rows, size, PAGE)
                     found.append((rows, shard, table))
-        return measured(found)
+        keyed = set[str].intersection(*of_shards) if of_shards else set[str]()
+        return measured(found, self._layouts.skipped.measured(keyed, tables))
 
     def open(self, segment: Segment) -> ChunkReader:
         return ChunkReader(self._config, segment, self._layouts, self._server_of, clock=self._clock)
@@ -326,7 +329,10 @@ class ChunkReader:
         if not found.columns:
             return None
         definition = found.definition(self.table)
-        return self._layouts(self._config.database, self.table, definition.columns, definition.primary)
+        table = self._layouts(self._config.database, self.table, definition.columns, definition.primary)
+        if table is None:  # I7: it was not dropped, and the end of the snapshot would delete its rows from copies
+            raise Unavailable(f"source {self._config.name}: table {self.table} cannot be read any more")
+        return table
 
     def _paced(self, limit: int) -> int:
         pace = self._config.snapshot_rows_per_second

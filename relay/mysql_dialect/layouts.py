@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
 
 from relay.errors import Unavailable
@@ -158,11 +158,18 @@ class SkippedTables:
             )
 
     def forget(self, table: str) -> None:
-        """Forget why a table is left out, since it is emptied: nothing of it is missing."""
+        """Forget why a table is left out, since it is emptied, or is read again: nothing of it is missing."""
         if table in self.reasons:
             with self._lock:
                 self.reasons = {other: why for other, why in self.reasons.items() if other != table}
                 self._keyless -= {table}
+
+    def measured(self, there: Set[str], tables: Collection[str] | None) -> list[str]:
+        """Return which ``tables``, None for all, a snapshot cannot read. ``there``: those with a key in every shard."""
+        wanted = there if tables is None else there & set(tables)
+        for table in self._keyless & wanted:  # I12: no row may come that says so
+            self.forget(table)
+        return sorted(table for table in self.reasons if tables is None or table in tables)
 
     def skip_all(self, unfit: Mapping[str, str]) -> None:
         """Leave out tables that cannot be relayed, each with the reason. Raises `Unfit` with all that are to be."""

@@ -101,11 +101,11 @@ class SqlSnapshots:
         return found
 
 
-def measured(tables: Iterable[tuple[int, str, str]]) -> Measured:
+def measured(tables: Iterable[tuple[int, str, str]], left_out: Sequence[str]) -> Measured:
     """Return what a snapshot has to read, the largest first. ``tables``: rows, shard and name of each."""
     found = sorted(tables, key=lambda each: (-each[0], *each[1:]))
     parts = [SnapshotPart(shard, table) for _, shard, table in found]
-    return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
+    return Measured(len(parts), sum(rows for rows, _, _ in found), parts, left_out)
 
 
 def floor_of(opening: Opening) -> int:

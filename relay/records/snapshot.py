@@ -30,11 +30,11 @@ class SnapshotControl(StoredRecord):
     snapshots before it have repaired, and ``read``, if one of them read all tables and has finished: kept by a snapshot
     that was requested, which takes the place of their control record. ``covered``: the tables that have been read once
     it has finished, by it or before it, or None if that is not known. ``left_out``: tables that it does not end for:
-    they were taken out of the config while it ran, or are read again. While it is planned: not empty if it takes the
-    place of one that has begun and not ended. ``emptied``: when a table was last emptied before it was measured, by
-    shard (``relay.snapshots.emptied_tables``). ``again``: tables that were emptied since, and that the next snapshot
-    reads, which begins ``after`` their last rows were read. ``repetitions``: how many snapshots in a row were repeated
-    so. ``updated_at``: seconds since the epoch.
+    they cannot be read, were taken out of the config while it ran, or are read again. While it is planned: not empty if
+    it takes the place of one that has begun and not ended. ``emptied``: when a table was last emptied before it was
+    measured, by shard (``relay.snapshots.emptied_tables``). ``again``: tables that were emptied since, and that the
+    next snapshot reads, which begins ``after`` their last rows were read. ``repetitions``: how many snapshots in a row
+    were repeated so. ``updated_at``: seconds since the epoch.
     """
 
     state: ShardState

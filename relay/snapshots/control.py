@@ -253,7 +253,7 @@ def _begun(control: SnapshotControl, facts: Facts) -> Step:
         return Measure(as_of, emptied(facts.published))  # I1: before the tables are looked at
     if measurement.found is None:
         return Wait()
-    segments, rows, parts = measurement.found
+    segments, rows, parts, left_out = measurement.found
     if control.tables is None:
         covered: Set[str] | None = facts.tables | (facts.dropped if control.gaps or control.left_out else set())
     else:
@@ -267,7 +267,7 @@ def _begun(control: SnapshotControl, facts: Facts) -> Step:
         rows=rows,
         parts=tuple(parts),
         covered=None if covered is None else tuple(sorted(covered)),
-        left_out=(),
+        left_out=tuple(left_out),  # I7
         emptied=measurement.asked.emptied,
         updated_at=facts.now,
     )

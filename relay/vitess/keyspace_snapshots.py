@@ -72,11 +72,12 @@ class KeyspaceSnapshots(SqlSnapshots):
         names = [VitessShard.of(self._stream, Shard(shard), self._settings.keyspace) for shard in shards]
         kind = self._settings.tablet_type
         counts = call_all("row-counts", [Tablets(self._vtgate, name, kind).row_counts for name in names])
-        return measured(
+        rows = (
             (of_shard.get(name, 0), shard, name)
             for shard, of_shard in zip(shards, counts, strict=True)
             for name in wanted
         )
+        return measured(rows, self._tables().skipped.measured(wanted.keys(), tables))
 
     def open(self, segment: Segment) -> CopiedTableReader:
         return CopiedTableReader(

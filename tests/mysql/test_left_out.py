@@ -11,8 +11,9 @@ import pytest
 from relay.errors import ConfigError, RelayError
 from relay.mysql_dialect.sources import check_tables
 from relay.records import ShardCheckpoint, ShardState
-from relay.source import Opening, Page
+from relay.source import Opening, Page, Unreadable
 from tests.mysql.reading import is_mysql, session
+from tests.mysql.segments import head, segment_of
 from tests.mysql.shards import begin, open_at, read_to_head, source_of
 
 pytestmark = pytest.mark.services
@@ -264,3 +265,31 @@ def test_a_table_in_memory_is_relayed_and_empty_after_a_restart(own: Any, unique
     with closing(open_at(source, position)) as reader:
         changes, _ = read_to_head(reader)
     assert [change.operation.value for change in changes] == ["INSERT", "TRUNCATE", "INSERT"]
+
+
+def test_a_table_that_has_its_key_back_is_read_by_a_snapshot_and_not_left_out_any_more_without_a_row_of_it(
+    mariadb: Any, unique: str
+) -> None:
+    """I12, I7."""
+    with session(mariadb, unique) as execute:
+        execute("create table item (id int not null)")
+        source = source_of(unique, mariadb)
+        assert set(source.left_out) == {"item"}
+        assert source.snapshots.measure({"-": head(source)}).left_out == ["item"]
+        execute("alter table item add primary key (id)")
+        found = source.snapshots.measure({"-": head(source)})
+        assert ([part.table for part in found.parts], found.left_out) == (["item"], [])
+        assert not source.left_out
+
+
+def test_a_table_that_can_be_read_no_more_is_not_finished(mariadb: Any, unique: str) -> None:
+    """I7: the end of the snapshot would delete all its rows from copies."""
+    with session(mariadb, unique) as execute:
+        execute("create table item (id int primary key)")
+        source = source_of(unique, mariadb)
+        with closing(segment_of(source, head(source), "item")) as reader:
+            for alter in ("drop primary key", "add s set('a', 'b') primary key"):
+                execute(f"alter table item {alter}")
+                read = reader.read()
+                assert isinstance(read, Unreadable), alter
+                assert "item" in read.reason

@@ -176,3 +176,16 @@ def test_a_table_that_has_lost_its_key_stays_left_out_whatever_else_is_relayed_a
     assert caplog.text.count("are relayed from here on") == 2
     with pytest.raises(Unfit, match="has no primary key"):
         LayoutCache(SlowMaker(), SkippedTables("s", "shop", ["orders"]))("orders", COLUMNS, ())
+
+
+def test_a_table_that_a_snapshot_finds_with_a_key_in_every_shard_is_not_left_out_any_more() -> None:
+    """I12: no row of it may come for a long time. One that the snapshot does not read may lack changes."""
+    skipped = SkippedTables("s", "shop", ())
+    skipped.keep(["orders", "carts"])
+    for table in ("orders", "carts", "bare"):
+        assert skipped.skip(table, "has no primary key", lacks_key=True)
+    assert skipped.skip("later", "cannot be read")
+    assert skipped.measured({"orders", "carts", "later"}, ["orders"]) == []
+    assert set(skipped.reasons) == {"carts", "bare", "later"}
+    assert skipped.measured({"orders", "carts", "later"}, None) == ["bare", "later"]
+    assert set(skipped.reasons) == {"bare", "later"}

@@ -36,14 +36,16 @@ class Tables:
     def __init__(self, source: ScriptedSource, *, initial: bool) -> None:
         self.initial = initial
         self._source = source
+        self.left_out: tuple[str, ...] = ()
         self.opened: list[Segment] = []
 
     def is_initial(self, plan: Plan) -> bool:
         return self.initial
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
-        parts = [SnapshotPart(table=table) for table in TABLES if tables is None or table in tables]
-        return Measured(len(parts), 7, parts)
+        wanted = [table for table in TABLES if tables is None or table in tables]
+        parts = [SnapshotPart(table=table) for table in wanted if table not in self.left_out]
+        return Measured(len(parts), 7, parts, self.left_out)
 
     def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
         return True

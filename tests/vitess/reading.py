@@ -98,6 +98,7 @@ def copying(
     as_of: int = 0,
     now: Mapping[str, Table] | None = None,
     clock: Callable[[], float] = time.time,
+    skipped: SkippedTables | None = None,
     **settings: Any,
 ) -> Iterator[CopiedTableReader]:
     """Open a reader of the rows of ``table``, after those of the page ``after``, for a snapshot.
@@ -114,7 +115,9 @@ def copying(
             gate,
             StreamId(SOURCE, keyspace),
             segment,
-            Tables(layout, {}, followed=FollowedTables("", lambda _: True, lambda _: {}, lambda: True)),
+            Tables(
+                layout, {}, followed=FollowedTables("", lambda _: True, lambda _: {}, lambda: True), skipped=skipped
+            ),
             lambda: NOW if now is None else now,
             VStreamSettings(keyspace, [table], **settings),
             clock=clock,

@@ -9,10 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from relay.errors import RelayError
+from relay.mysql_dialect.layouts import SkippedTables
 from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
 from relay.records import ReshardJournal, ShardCheckpoint, ShardState
 from relay.source import Page
@@ -174,7 +176,7 @@ def test_changes_of_copied_rows_that_come_where_vtgate_goes_on_with_another_tabl
 def test_a_table_that_was_dropped_is_finished_and_one_that_the_tablet_does_not_know_yet_is_waited_for(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I1"""
+    """I1, I7: as is one that has lost its key: all its rows would be deleted from copies."""
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         yield Fails("UNKNOWN", text)
@@ -186,12 +188,16 @@ def test_a_table_that_was_dropped_is_finished_and_one_that_the_tablet_does_not_k
         assert "table customer was dropped during its snapshot" in caplog.text
         with copying(vtgate.address, lambda: published, after=page) as reader:
             assert until(reader, lambda page: page.finished)  # also where the worker died then
-        with copying(vtgate.address, lambda: published, now=NOW) as reader:
-            if "unknown table" in text:
-                with pytest.raises(RelayError, match="table customer cannot be copied"):
-                    reader.read(), until(reader, lambda page: page.finished)
-            else:
-                assert text in failure(reader)
+        keyless = SkippedTables("shop", "commerce", ())
+        keyless.skip("customer", "has no primary key", lacks_key=True)
+        both: list[dict[str, Any]] = [{"now": NOW}, {"now": {}, "skipped": keyless}]
+        for there in both:
+            with copying(vtgate.address, lambda: published, **there) as reader:
+                if "unknown table" in text:
+                    with pytest.raises(RelayError, match="table customer cannot be copied"):
+                        reader.read(), until(reader, lambda page: page.finished)
+                else:
+                    assert text in failure(reader)
 
 
 def _without(*kinds: EventKind) -> Callable[[list[pb.VEvent]], list[pb.VEvent]]:
