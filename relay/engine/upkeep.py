@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from relay.engine.config_reload import ReloadedConfig
 from relay.engine.publishing import Publishing
 from relay.engine.same_sources import SameSources
-from relay.errors import RelayError, Unavailable, fault_of
+from relay.errors import RelayError, Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Abandoned
@@ -87,10 +87,10 @@ class Upkeep:
             if is_owner and (plan := source.new_tables.added()) is not None:
                 self._publishing.record(source.stream.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
-            # I8: another worker may publish one to the topic of another source's table.
+            # I8: another worker may publish one to the topic of another source's table. That ends both workers: each would
+            # go on with the source whose table it has met first.
             for table in source.new_tables.take_added():
-                with fault_of(source.source.name):
-                    self._publishing.writers.claim(source.source.name, table)
+                self._publishing.writers.claim(source.source.name, table)
         current = [source for source in planned if not source.advance()]
         owned = self._group.owned
         gained = owned - self._owned

@@ -154,7 +154,7 @@ class MySQLSource(SqlSource):
         """Return about how many rows the tables have in one shard. Raises ``Unavailable``."""
         with closing(self._first_server(next(iter(self._shards)))) as server:
             found = server.execute(ROWS, (self.config.database,))
-            return sum(int(count or 0) for table, count in found if self.is_wanted(str(table)))
+            return sum(int(count or 0) for table, count, *_ in found if self.is_wanted(str(table)))
 
     @property
     def left_out(self) -> Mapping[str, str]:

@@ -126,7 +126,7 @@ def test_an_import_that_needs_an_extra_names_it() -> None:
         "from relay.cache import RedisStore": "relay.cache.RedisStore needs redis: pip install 'change-relay[redis]'",
         "from relay.dynamodb import Stream": "relay.dynamodb.Stream needs botocore: "
         "pip install 'change-relay[dynamodb]'",
-        "from relay.dynamodb.models import Model": "relay.dynamodb.models needs boto3: "
+        "from relay.dynamodb.models import Model": "relay.dynamodb.models needs botocore: "
         "pip install 'change-relay[dynamodb]'",
         "from relay.mysql import TokenQueries": "relay.mysql.TokenQueries needs pymysql: "
         "pip install 'change-relay[mysql]'",
