@@ -87,7 +87,7 @@ class Upkeep:
             if is_owner and (plan := source.new_tables.added()) is not None:
                 self._publishing.record(source.stream.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
-            # I8: another worker may publish one to the topic of another source's table. That ends both workers: each would
+            # I8: another worker may publish one to the topic of a table of another source. That ends both: each would
             # go on with the source whose table it has met first.
             for table in source.new_tables.take_added():
                 self._publishing.writers.claim(source.source.name, table)
