@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pymysql
@@ -103,7 +104,11 @@ def is_run(execute: Any, sql: str) -> bool:
 def test_a_created_table_has_the_columns_of_its_statement(server: Any, unique: str, sql: str) -> None:
     with session(server, unique) as execute:
         execute(sql)
-        assert said(created(sql, False, text_by_default(execute, unique) or None)) in (None, shape(execute, unique))
+        after = created(sql, False, text_by_default(execute, unique) or None)
+        if after is not None and "MariaDB" in execute("SELECT VERSION()")[0][0]:  # which makes a LONGTEXT of JSON
+            columns = (replace(each, sql="" if each.sql == "json" else each.sql) for each in after.columns)
+            after = replace(after, columns=tuple(columns))
+        assert said(after) in (None, shape(execute, unique))
 
 
 @pytest.mark.parametrize("sql", ALTERED)
