@@ -183,7 +183,7 @@ def test_a_table_that_had_no_key_before_it_was_relayed_is_left_out_with_a_gap_wh
             execute("ALTER TABLE b DROP PRIMARY KEY")
         execute("INSERT b VALUES (3)")
         pages += read_to_head(reader)[1]
-    left_out = "gap table b is left out from here on: it has no primary key"
+    left_out = "gap left out from here on, as it has no primary key: table b"
     assert read(pages) == ([] if elsewhere else ["b 2"]) + [left_out]
     assert "has no primary key" in source.left_out["b"]
 
