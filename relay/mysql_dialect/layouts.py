@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future
+from functools import partial
 
 from relay.errors import Unavailable
 from relay.mysql_dialect.definitions import Definition
@@ -26,12 +27,14 @@ Make = Callable[[str, tuple[Column, ...], tuple[str, ...]], Table | None]
 class LostKey(Unavailable):
     """A ``table`` has no key: its changes are left out until it has one, and are a gap if it was relayed before (I9).
 
-    Not of a table that the config names: that one stops what reads it.
+    Not of a table that the config names: that one stops what reads it. ``was_relayed``: may change with each change
+    that another shard relays.
     """
 
-    def __init__(self, source: str, table: str) -> None:
-        super().__init__(f"source {source}: the table {table} is left out until it has a primary key")
+    def __init__(self, skipped: SkippedTables, table: str) -> None:
+        super().__init__(f"source {skipped.source}: the table {table} is left out until it has a primary key")
         self.table = table
+        self.was_relayed = partial(skipped.was_relayed, table)
 
 
 def lost_rows(table: str, *, is_left: bool) -> str:
@@ -69,7 +72,7 @@ class LayoutCache:
             if not self._skipped.skip(table, error.why, lacks_key=error.lacks_key):
                 raise
             if error.lacks_key:  # I1: another shard may relay it meanwhile, and then its rows are a gap
-                raise LostKey(self._skipped.source, table) from None
+                raise LostKey(self._skipped, table) from None
             return None
 
     def of_tables(self, found: Mapping[str, Definition]) -> dict[str, Table]:

@@ -9,6 +9,7 @@ from relay.mysql.binlog.events import BinlogPlace
 from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import BadTableMap, UnfitColumn, name_in, parse
 from relay.mysql.errors import NotCarried
+from relay.mysql_dialect.layouts import LostKey
 from relay.mysql_dialect.tables import Table
 from relay.table import Column
 
@@ -55,22 +56,47 @@ class KnownTables:
         self.wanted = wanted or (lambda _database, _table: layout is not None)
         self.relayed = relayed or self.wanted
         self.by_map: dict[bytes, KnownTable | None] = {}
+        # The tables without a key that are taken for unrelayed ones, and those that had a key in this stream.
+        self._keyless: dict[str, LostKey] = {}
+        self._keyed: set[str] = set()
         self._scanner = scanner
         self._is_mariadb = is_mariadb
 
     def learn(self, raw: bytes, place: BinlogPlace) -> None:
-        """Decode the new TABLE_MAP ``raw`` at ``place``. Raises ``NotCarried``, also for what ``layout`` refuses."""
+        """Decode the new TABLE_MAP ``raw`` at ``place``. Raises ``NotCarried``, also for what ``layout`` refuses.
+
+        Raises `LostKey` for a table without a key that was relayed, each time that it comes.
+        """
         if len(self.by_map) >= _MOST:
-            self.by_map.clear()
-            if self._scanner is not None:
-                self._scanner.forget()
+            self._forget()
         try:
             database, name = name_in(raw)
         except BadTableMap as fault:
             raise NotCarried(f"{place}: {fault}. Start after this position") from None
-        self.by_map[raw] = known = self._known(raw, database, name, place) if self.wanted(database, name) else None
+        try:
+            known = self._known(raw, database, name, place) if self.wanted(database, name) else None
+        except LostKey as lost:
+            if name in self._keyed or lost.was_relayed():  # I1: its rows before may be among those not yet published
+                raise
+            known, self._keyless[name] = None, lost
+        if known is not None:
+            self._keyed.add(name)
+            if name in self._keyless:
+                self._forget()
+        self.by_map[raw] = known
         if self._scanner is not None:
             self._scanner.know(raw, None if known is None else (known, known.decoder.width))
+
+    def look_again(self) -> None:
+        """Take no table without a key for an unrelayed one that another shard has relayed meanwhile."""
+        if any(lost.was_relayed() for lost in self._keyless.values()):  # I1
+            self._forget()
+
+    def _forget(self) -> None:
+        self.by_map.clear()
+        self._keyless.clear()
+        if self._scanner is not None:
+            self._scanner.forget()
 
     def _known(self, raw: bytes, database: str, name: str, place: BinlogPlace) -> KnownTable | None:
         try:

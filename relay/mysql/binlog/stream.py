@@ -136,6 +136,7 @@ class BinlogEvents:
         """
         if self._error is not None:
             raise self._error
+        self._tables.look_again()
         out: list[BinlogEvent] = []
         has_read = False
         while not out:  # I11: one part of a compressed transaction at a time
@@ -332,12 +333,10 @@ class BinlogEvents:
             if said.kind is Kind.ROLLBACK:
                 self._commit(out)
             return
-        nothing = said.repairs and refusals.repairs_nothing(
-            self._server, database, said, self._tables.relayed, timestamp
-        )
-        if said.kind is Kind.CHANGE and not nothing:
-            self._refuse(sql, database, said)
-        if not nothing:
+        relayed = self._tables.relayed
+        if not (said.repairs and refusals.repairs_nothing(self._server, database, said, relayed, timestamp)):
+            if said.kind is Kind.CHANGE:
+                self._refuse(sql, database, said)
             out.append(statement)
         if said.kind is Kind.CREATE and not self._server.is_mariadb:
             last = [token.text.upper() for token in tokens(sql, sql_mode)][-2:]
