@@ -2,78 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from relay.gtid import parse
-from relay.mysql.binlog.events import COMMIT, BinlogEvent, KeyLost, Rows, Statement, TransactionBegin
-from relay.mysql.layouts import Layouts
-from relay.mysql.positions import BinlogPosition
-from relay.mysql.transactions import Consumed, ShardTransactions
+from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql_dialect.altered import Shape
 from relay.mysql_dialect.followed_tables import TablesNow
 from relay.mysql_dialect.tables import Table
 from relay.source import STREAMED_PAGE
 from relay.table import Column
-from tests.mysql.shards import config
-
-Page = tuple[list[tuple[str, list[str]]], dict[str, list[str]]]
-"""Operation and columns of each change; the columns of each table of the page."""
-
-
-class Shard:
-    """The transactions of one shard, and the pages that a reader makes of them."""
-
-    def __init__(self, position: str = "MariaDB/0-1-100", **more: Any) -> None:
-        self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}))
-        self.local = ""
-        self.transactions = ShardTransactions(
-            "-",
-            self.layouts,
-            BinlogPosition.from_json({"gtid": position, **more}),
-            0,
-            lambda gtid: bool(self.local) and gtid.startswith(self.local),
-            time.time,
-        )
-
-    def layout(self, *columns: str) -> Table:
-        """The layout of ``t``, known from now on: a stream decodes events before they are consumed."""
-        table = self.layouts("d", "t", [Column(name, "int") for name in columns], ["id"])
-        assert table is not None
-        return table
-
-    def consume(self) -> Consumed:
-        """Read what was fed as a reader does, which goes on after each statement."""
-        while (consumed := self.transactions.consume()).defined and not consumed.is_full:
-            continue
-        return consumed
-
-    def pages(self, *events: BinlogEvent) -> list[Page]:
-        self.transactions.feed(events)
-        found = []
-        while True:
-            is_full = self.consume().is_full
-            changes, _, tables, _ = self.transactions.take()
-            if changes:
-                columns = {table.table: [column.name for column in table.row or ()] for table in tables}
-                found.append(([(each.operation.value, list(each.new or {})) for each in changes], columns))
-            if not is_full:
-                return found
-
-
-def begin(number: int, server: int = 1) -> TransactionBegin:
-    return TransactionBegin(f"0-{server}-{number}", f"MariaDB/0-{server}-{number}", 1000 + number, None)
-
-
-def inserted(number: int, table: Table, size: int = 10) -> list[BinlogEvent]:
-    return [begin(number), Rows(table, [(None, tuple(range(len(table.names))))], size), COMMIT]
-
-
-def stated(number: int, sql: str) -> list[BinlogEvent]:
-    return [begin(number), Statement(sql, "d", 1000 + number, 0), COMMIT]
+from tests.mysql.fed_shard import Shard, begin, inserted, stated
 
 
 @pytest.mark.parametrize("after", [("id", "a", "b"), ("id",)])
@@ -412,61 +353,3 @@ def test_nothing_after_a_statement_is_read_before_the_tables_that_it_defines_are
     assert (consumed.defined, shard.transactions.has_changes) == (["t"], False)
     assert shard.consume().defined == ()
     assert shard.transactions.executed_position == "MariaDB/0-1-102"
-
-
-def lost(shard: Shard, *events: BinlogEvent) -> list[str]:
-    """Feed events, and return the changes in pages, and where rows are lost between them."""
-    shard.transactions.feed(events)
-    found = []
-    while True:
-        consumed = shard.consume()
-        if consumed.lost is not None:
-            begin, reason = consumed.lost
-            found.append(f"{reason.partition(',')[0]}, {reason[-7:]}, after {begin.to_json()}")
-            assert not shard.transactions.has_changes
-            assert begin != shard.transactions.position
-        found += [f"{each.operation.value} {each.table}" for each in shard.transactions.take()[0]]
-        if not consumed.is_full:
-            return found
-
-
-def test_the_rows_of_a_table_without_its_key_are_lost_from_their_place_in_a_transaction_to_the_first_with_a_key() -> (
-    None
-):
-    """I9: the page with what came before ends there, and the position says which gap is published."""
-    shard = Shard()
-    t, u = shard.layout("id", "a"), shard.layouts("d", "u", [Column("id", "int")], ["id"])
-    assert u is not None
-    rows = Rows(u, [(None, (1,)), (None, (2,))], 10)
-    found = lost(
-        shard, *inserted(101, t), begin(102), rows, KeyLost("t"), rows, COMMIT, begin(103), KeyLost("t"), COMMIT
-    )
-    at = {"gtid": "MariaDB/0-1-101", "transaction": "0-1-102", "rows_done": 1, "rows_of": {"0-1-102": {"u": 1}}}
-    assert found == ["INSERT t", "INSERT u", f"left out from here on, table t, after {at}", *["INSERT u"] * 3]
-    end = {"gtid": "MariaDB/0-1-103", "left_out": ["t"]}
-    assert shard.transactions.position.to_json() == end
-    assert BinlogPosition.from_json(end).to_json() == end
-    found = lost(shard, *inserted(104, u), *inserted(105, t))
-    before = {"gtid": "MariaDB/0-1-104", "left_out": ["t"]}
-    assert found == ["INSERT u", f"left out up to here, table t, after {before}", "INSERT t"]
-    assert shard.transactions.position.to_json() == {"gtid": "MariaDB/0-1-105"}
-
-
-def test_the_rows_of_a_table_without_a_key_are_a_gap_once_any_shard_has_relayed_it() -> None:
-    """I1, I9: and its own position does not say that it is left out before."""
-    shard = Shard()
-    rows = begin(101), KeyLost("t"), COMMIT
-    assert not lost(shard, *rows)
-    assert shard.transactions.position.to_json() == {"gtid": "MariaDB/0-1-101"}
-    shard.layouts.skipped.keep(["t"])
-    assert lost(shard, begin(102), *rows[1:]) == ["left out from here on, table t, after {'gtid': 'MariaDB/0-1-101'}"]
-
-
-def test_nothing_of_a_table_is_missing_once_it_is_emptied() -> None:
-    """I9: so there is no gap up to a key that it gets then, and another one from the next row without a key."""
-    shard = Shard()
-    t = shard.layout("id")
-    assert len(lost(shard, *inserted(101, t), begin(102), KeyLost("t"), COMMIT)) == 2
-    assert lost(shard, *stated(103, "DROP TABLE t"), *inserted(104, t)) == ["TRUNCATE t", "INSERT t"]
-    assert len(lost(shard, begin(105), KeyLost("t"), COMMIT)) == 1
-    assert len(lost(shard, *stated(106, "TRUNCATE t"), begin(107), KeyLost("t"), COMMIT)) == 2
