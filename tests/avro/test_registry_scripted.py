@@ -37,9 +37,9 @@ class MixedUp(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         *_, last = self.path.partition("?")[0].split("/")
-        # One that is written in Java takes its path for no resource if the id is no Integer.
-        is_no_integer = last.isdigit() and int(last) > 0x7FFF_FFFF
-        if is_no_integer or self.path.startswith(("/schemas/ids/8", "/subjects/shop.starting")):
+        # A registry in Java does not know the path if the id does not fit into an Integer.
+        is_too_large = last.isdigit() and int(last) > 0x7FFF_FFFF
+        if is_too_large or self.path.startswith(("/schemas/ids/8", "/subjects/shop.starting")):
             self._answer(404, {"message": "no such path"})
         elif self.path.startswith("/schemas/ids/7"):
             self._answer(200, {"schema": json.dumps({"type": "string"}), "schemaType": "AVRO"})

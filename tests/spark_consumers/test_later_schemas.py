@@ -95,7 +95,7 @@ def test_each_look_finds_what_was_published_meanwhile(registry: Registry, config
 def test_while_they_cannot_be_looked_up_the_known_ones_serve_and_batches_do_not_wait_each(
     registry: Registry, config: Config
 ) -> None:
-    """I12: an outage of the registry is no fault of values whose schemas are known."""
+    """I12: an outage of the registry does not delay values whose schemas are known."""
     clock = Clock()
     schemas = later(config, clock=clock)
     schemas.learn()
