@@ -21,7 +21,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test faults one quick mutants model floors lint format package wheels release deploy-check image-check docs up down bench soak audit proto setup help
+.PHONY: demo test faults one quick pictures mutants model floors lint format package wheels release deploy-check image-check docs up down bench soak audit proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_v
 
 quick: setup     ## The tests that need no service or process, with fewer examples, in a minute.
 	@$(RUN) pytest -n 3 --hypothesis-profile quick -m "not services and not processes and not faults and not package and not deploy and not images" $(ARGS)
+
+pictures: setup  ## Pictures of the status page in every state, light, dark and on a phone, in pictures/.
+	@RELAY_TEST_BROWSER=required RELAY_SCREENSHOTS=pictures $(RUN) pytest -p no:xdist tests/observe/test_page.py $(ARGS)
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
 	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)
@@ -94,8 +97,8 @@ format: setup    ## Apply the fixes that ruff knows.
 	@$(RUN) ruff check --fix .
 	@$(RUN) ruff format .
 
-bench: setup     ## All benchmarks, or NAME=encode_publish; ARGS=--record keeps the figures for the documentation.
-	@$(RUN) python -m tests.benchmarks $(ARGS) $(NAME)
+bench: setup     ## All benchmarks, or NAME=encode_publish; ARGS=--record keeps the figures for the documentation. NAME=gate has BASE=COMMIT.
+	@RELAY_GATE_BASE=$(BASE) $(RUN) python -m tests.benchmarks $(ARGS) $(NAME)
 
 soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... PARTS=dynamodb,mysql,consumers PAUSE=1.6 RATE=... NETWORK=1
 	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_CHANGES=$(CHANGES) RELAY_SOAK_SEED=$(SEED) RELAY_SOAK_PARTS=$(PARTS) \

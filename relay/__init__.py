@@ -6,11 +6,11 @@ The names that most programs need are here and load on first use; ``relay.cache`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from relay.extras import lazily
+TYPE_CHECKING = False  # importing it takes most of the time until `relay run` handles signals
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from relay.change import Change, Operation
     from relay.errors import ConfigError, MissingExtra, RelayError, Unavailable
     from relay.gtid import GtidError, GtidSet
@@ -39,15 +39,17 @@ __all__ = [
     "item_values",
 ]
 
-if not TYPE_CHECKING:  # or a type checker would take any name
-    __getattr__ = lazily(
-        __name__,
-        {
+if not TYPE_CHECKING:  # without this check, a type checker would accept any name
+
+    def __getattr__(name: str) -> Any:
+        from relay.extras import lazily
+
+        homes = {
             "relay.change": "Change Operation",
             "relay.errors": "ConfigError MissingExtra RelayError Unavailable",
             "relay.gtid": "GtidError GtidSet",
             "relay.kafka.changes": "ReceivedChange changes",
             "relay.token": "EventToken Order OriginToken compare",
             "relay.types.items": "item_values",
-        },
-    )
+        }
+        return lazily(__name__, homes)(name)

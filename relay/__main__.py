@@ -5,14 +5,14 @@ import sys
 
 
 def main() -> None:
-    """Run the command line. Signals are handled while its modules are imported, too: Ctrl-C prints no traceback."""
+    """Run the command line. Ctrl-C prints no traceback, even while modules are being imported."""
     found = signal.getsignal(signal.SIGINT)
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if command in ("run", "consume"):
         from relay.process.signals import hold
 
         hold(reloads=command == "run")
-    elif found is signal.default_int_handler:  # else it is ignored, as in the background of a script
+    elif found is signal.default_int_handler:  # otherwise SIGINT is ignored, as it is for a background job of a script
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from relay import cli
 

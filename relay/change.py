@@ -51,9 +51,9 @@ class Operation(StrEnum):
 
 
 class Images(StrEnum):
-    """Which row images the source gives, so that a null image is not taken for a missing row.
+    """Which row images the source provides, so that a null image is not mistaken for a missing row.
 
-    OMITTED: the images exist, but are only in the dead letters.
+    OMITTED: the images exist, but only in the dead letters.
     """
 
     NEW_AND_OLD = "NEW_AND_OLD"
@@ -71,7 +71,7 @@ class Snapshot:
     as_of: int
 
 
-@dataclass(slots=True)  # not frozen, because there is one for every change: see `Change`
+@dataclass(slots=True)  # not frozen, because one is made for every change: see `Change`
 class Transaction:
     """A change's place in its transaction. ``id``: its GTID. ``order``: from 0. ``last``: whether it is the last."""
 
@@ -82,9 +82,9 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Uncarriable:
-    """An image that Avro cannot carry exactly (I8): ``item`` in the source's types, and the ``reason``.
+    """An image that Avro cannot carry exactly (I8): the ``item`` in the source's types, and the ``reason``.
 
-    The encoder refuses a change that has one.
+    The encoder refuses a change that contains one.
     """
 
     item: Mapping[str, Any]
@@ -95,15 +95,15 @@ class Uncarriable:
 class Change:
     """One change of one item or row.
 
-    ``event_id``: as `event_id` makes it. ``source``, ``table``: the names in the config and at the source.
-    ``key``: the full primary key by column name, the hash key's columns first. Values are ``str`` for DynamoDB's S and
-    for N in canonical form, ``bytes`` for B, the column's Python value for SQL. None for TRUNCATE and snapshot marks.
-    ``old``, ``new``: the image as DynamoDB-typed JSON text, as a mapping by column name for typed rows, or
-    `Uncarriable`; None as ``images`` says. Of a change from Kafka, items of DynamoDB are mappings, too.
-    ``token``: None for READ. ``snapshot``: READ only. ``transaction``: SQL only. ``keyspace_id``: Vitess only.
-    ``committed_at``: the source's time, in microseconds since the epoch. ``relayed_at``, in microseconds, and
-    ``resume_timestamp``, in seconds, are 0 until the publisher sends the change.
-    ``attributes``: by name, what only this kind of source has, and `MARK` and `REDRIVEN`.
+    ``event_id``: as `event_id` makes it. ``source``, ``table``: the names in the config and at the source. ``key``: the
+    full primary key by column name, the hash key's columns first. Values are ``str`` for DynamoDB's S and for N in
+    canonical form, ``bytes`` for B, the column's Python value for SQL. None for TRUNCATE and snapshot marks. ``old``,
+    ``new``: the image as DynamoDB-typed JSON text, as a mapping by column name for typed rows, or `Uncarriable`; None
+    as ``images`` says. In a change read from Kafka, DynamoDB items are mappings, too. ``token``: None for READ.
+    ``snapshot``: READ only. ``transaction``: SQL only. ``keyspace_id``: Vitess only. ``committed_at``: the source's
+    time, in microseconds since the epoch. ``relayed_at``, in microseconds, and ``resume_timestamp``, in seconds, are 0
+    until the publisher sends the change. ``attributes``: values by name that only this kind of source has, and `MARK`
+    and `REDRIVEN`.
     """
 
     event_id: str
@@ -125,7 +125,7 @@ class Change:
 
 
 class ChangeParts(Sequence[Change]):
-    """Changes in order, some of them in blocks of the compiled core, which make a `Change` only if it is asked for."""
+    """Changes in order. Some are in blocks of the compiled core, which create a `Change` only on demand."""
 
     def __init__(self, parts: Sequence[list[Change] | ChangeBlock]) -> None:
         self.parts = parts
@@ -152,8 +152,8 @@ class ChangeParts(Sequence[Change]):
 
 
 KnownBy = Literal["rows", "statement", "database"]
-"""How columns are known: by the last rows that were read, because they follow from statements, or by
-``information_schema``, if no statement can have changed them between the two.
+"""How the columns are known: from the last rows that were read, because statements imply them (``statements``), or from
+``information_schema``, if no statement can have changed them in between.
 """
 
 
@@ -186,7 +186,7 @@ class AlteredTable:
 
 
 class StatementText(StrEnum):
-    """How much of a statement is published."""
+    """How much of a statement's text is published."""
 
     COMPLETE = "COMPLETE"
     WITHOUT_VALUES = "WITHOUT_VALUES"

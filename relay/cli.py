@@ -76,7 +76,7 @@ app = Commands(
     help="Relay the changes of a database to Kafka, exactly once and in order, and keep caches and copies of it "
     "up to date.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",  # rich would take the brackets of `change-relay[spark]` for its markup
+    rich_markup_mode="markdown",  # rich would take the brackets of `change-relay[spark]` for its own markup
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -123,10 +123,10 @@ def run(
     Run it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
     SIGHUP makes it read its config again: the shards and servers of `type: mysql` may change while it runs.
 
-    With --until-caught-up, exit code 0 means that everything the sources had at the start is committed to Kafka.
-    MySQL, MariaDB and Vitess say how far that is. DynamoDB says so only for closed shards. An open shard counts
-    as read once it gives a change from more than 5 seconds after the start, or no record for 10 seconds and, in that
-    time, 50 empty pages in a row. A change that DynamoDB shows later than that is left to the next run.
+    With --until-caught-up, exit code 0 means that everything the sources had at the start is committed to Kafka. MySQL,
+    MariaDB and Vitess report that position. DynamoDB reports it only for closed shards. An open shard counts as read
+    once it gives a change from more than 5 seconds after the start, or no record for 10 seconds and, in that time, 50
+    empty pages in a row. A change that DynamoDB shows later than that is left to the next run.
     """
     with logging_to_stderr(log_format), machine.local_failures(is_service=True):
         loaded = load_config(config, settings)
@@ -151,7 +151,7 @@ def tail(
         list[str] | None,
         typer.Argument(
             metavar="TOPIC",
-            help="Topics or tables; also checkpoints, ddl, gaps, schemas, watermarks, dead_letters. Default: all "
+            help="Topics or tables, or one of: checkpoints, ddl, gaps, schemas, watermarks, dead_letters. Default: all "
             "changes.",
         ),
     ] = None,
@@ -182,7 +182,7 @@ def tail(
     Shows only committed records. A value that cannot be decoded is shown in base64, with the error.
     """
     if from_beginning and start is not None:
-        raise ConfigError("--from-beginning: --from says where to start: omit one of them")
+        raise ConfigError("--from-beginning and --from both say where to start: omit one of them")
     if start is not None:
         from relay.kafka.group_offsets import check_start
 
@@ -222,8 +222,8 @@ def consume(
     checkpoint: Annotated[
         str | None,
         typer.Option(
-            help="The folder of the consumer's checkpoint, or its URI, such as hdfs://host/folder; of several, with a "
-            "folder for each.",
+            help="The folder of the consumer's checkpoint, as a path or a URI such as hdfs://host/folder. Several "
+            "consumers each use a folder inside it.",
             metavar="DIR",
         ),
     ] = None,
@@ -242,14 +242,14 @@ def consume(
     ] = None,
     engine: Annotated[
         Literal["spark", "python"],
-        typer.Option(help="What runs it. python: without Spark, for the cache; the Kafka group is its checkpoint."),
+        typer.Option(help="The engine. python: without Spark, only for the cache; the Kafka group is its checkpoint."),
     ] = "spark",
     keyrange: KeyRangeOption = None,
     http: Annotated[
         str | None,
         typer.Option(
             help="Serve /metrics, /healthz, /livez, /readyz and /status.json of these consumers here, such as "
-            "127.0.0.1:9410.",
+            "127.0.0.1:9410. Default: a free port, if the config has `http` without a password.",
             metavar="HOST:PORT",
         ),
     ] = None,
@@ -257,8 +257,8 @@ def consume(
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
-    Several share one Spark, on this machine or, with `--master`, on a cluster; when one fails, the others go on. Needs
-    Java 17+ and `pip install 'change-relay[spark]'`, for the cache `'change-relay[spark,redis]'`. With
+    Several consumers share one Spark, on this machine or, with `--master`, on a cluster; when one fails, the others go
+    on. Needs Java 17+ and `pip install 'change-relay[spark]'`, for the cache `'change-relay[spark,redis]'`. With
     `--engine python` the cache needs neither Java nor Spark.
     """
     loaded, _ = read_config(config, settings)
@@ -266,7 +266,7 @@ def consume(
         if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
             raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
     if engine == "python" and (master or conf):
-        raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
+        raise ConfigError("--engine python: it runs without Spark, so omit --master and --conf")
     loaded = loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())})
     if sys.stderr.isatty():
         typer.echo(f"relay: starting {', '.join(consumers)}; stop with Ctrl-C", err=True)
@@ -346,6 +346,7 @@ def demo(
 
 def main() -> None:
     machine.prepare_streams()
+    machine.keep_files_private()
     app()
 
 

@@ -1,7 +1,7 @@
 """Errors that users see, each with the exit code of the command that it ends.
 
-The message says what is wrong, where (file, line, key, shard, position) and what to do. The command line prints it
-without a traceback. Commands in messages have CONFIG for the file, whose name only the command line knows.
+The message says what is wrong, where (file, line, key, shard, position) and what to do. The command line prints the
+message without a traceback. Commands in messages say CONFIG for the file, whose name only the command line knows.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -15,20 +15,20 @@ class RelayError(Exception):
     exit_code = 1
     file = "CONFIG"
     source: str | None = None
-    """The source that has the fault, if no other has it."""
+    """The name of the source that has the fault, if it affects only this source."""
 
     def __str__(self) -> str:
         return with_file(super().__str__())
 
     def kept(self) -> Self:
-        """Return it without where it was raised: those frames have clients of Kafka, and pages."""
+        """Return this error without its traceback and causes: their frames hold Kafka clients and pages."""
         self.__traceback__ = self.__cause__ = self.__context__ = None  # I11
         return self
 
 
 @contextmanager
 def fault_of(source: str) -> Iterator[None]:
-    """What is raised here stops only ``source`` (I12)."""
+    """Limit an error that is raised inside to ``source``: it stops only this source (I12)."""
     try:
         yield
     except RelayError as error:
@@ -54,11 +54,11 @@ class Unavailable(RelayError):
 
 
 class NoAnswer(Unavailable):
-    """Something does not answer now, and may later."""
+    """A service does not answer now, but may answer later."""
 
 
 def group_refused(group: str) -> Unavailable:
-    """Return what to raise where a broker does not let this user read as a consumer ``group``."""
+    """Return the error to raise when a broker does not let this user read as a member of the consumer ``group``."""
     return Unavailable(
         f"this user may not use the consumer group {group}: allow Read on it, and on the other groups whose names "
         "begin with the relay's name"
@@ -66,11 +66,11 @@ def group_refused(group: str) -> Unavailable:
 
 
 def checkpoints_deleted(topic: str) -> Unavailable:
-    """Return what to raise in a running relay whose topic of checkpoints is gone."""
+    """Return the error to raise in a running relay whose topic of checkpoints was deleted."""
     return Unavailable(
-        f"topic {topic} was deleted while the relay ran, and with it how far each source is published. Restore it; or "
-        "stop all workers and accept the loss with `relay reset CONFIG --lost-state`, which begins where `start` says "
-        "and publishes a gap"
+        f"topic {topic} was deleted while the relay ran, and with it the record of how far each source is published. "
+        "Restore it; or stop all workers and accept the loss with `relay reset CONFIG --lost-state`, which begins "
+        "where `start` says and publishes a gap"
     )
 
 
@@ -79,11 +79,11 @@ class MissingExtra(Unavailable, ModuleNotFoundError):
 
 
 class StoreFull(Unavailable):
-    """A server of a cache does not take some writes, and goes on answering reads and deleting.
+    """A cache server refuses some writes, but still answers reads and deletes.
 
     It has no room for them, or another program has written to their keys.
 
-    ``refused``: the keys of those writes, which left what was there or nothing. ``conflicts``: the others'.
+    ``refused``: keys that keep their old value or have none. ``conflicts``: keys that another program wrote.
     """
 
     def __init__(self, problem: str, refused: Collection[str], conflicts: Mapping[str, bytes | None]) -> None:
@@ -93,7 +93,7 @@ class StoreFull(Unavailable):
 
 
 class StreamGone(Unavailable):
-    """The source reports that the stream does not exist, or no longer does."""
+    """The source reports that the stream does not exist or was deleted."""
 
 
 class CheckFailed(RelayError):
@@ -103,6 +103,6 @@ class CheckFailed(RelayError):
 
 
 class NotDrained(RelayError):
-    """SIGTERM before the end, of `relay run` with open transactions or of `relay replay`. No data is lost."""
+    """SIGTERM ended `relay run` with transactions open, or ended `relay replay` early. No data is lost."""
 
     exit_code = 143

@@ -18,7 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 Runs = tuple[tuple[int, int], ...]
 """Sequence numbers as (first, last) pairs: sorted, disjoint and not adjacent."""
@@ -26,7 +26,7 @@ Runs = tuple[tuple[int, int], ...]
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _RUN = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 _MARIADB = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
-_LARGEST_NUMBER = 2**63 - 2  # the last one that MySQL assigns
+_LARGEST_NUMBER = 2**63 - 2  # the highest number that MySQL assigns
 
 
 class GtidError(ValueError):
@@ -47,7 +47,7 @@ class GtidSet(ABC):
 
     @property
     def position(self) -> str:
-        """The canonical text with the flavour in front, as in an event token: ``MariaDB/0-1-5``."""
+        """The canonical text with the flavour as a prefix, as in an event token: ``MariaDB/0-1-5``."""
         return f"{self.flavour}/{self}"
 
     @property
@@ -58,14 +58,14 @@ class GtidSet(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """The number of transactions that the set stands for."""
+        """The number of transactions in the set."""
 
-    @abstractmethod
     def contains(self, other: GtidSet) -> bool:
         """Whether every transaction of ``other`` is in this set. False for another flavour, unless it is empty."""
+        return self._contains(other) if isinstance(other, type(self)) else not other
 
     def diverges(self, other: GtidSet) -> bool:
-        """Whether two servers assigned the same sequence number of a domain, one of them in each set.
+        """Whether the sets hold transactions that two servers gave the same sequence number in a domain.
 
         Always False for MySQL, where a server's UUID is part of a GTID.
         """
@@ -75,24 +75,30 @@ class GtidSet(ABC):
         """Whether each domain was last written by the same server in both sets. Always True for MySQL."""
         return True
 
+    # Of two sets of one flavour.
     @abstractmethod
-    def __or__(self, other: GtidSet) -> GtidSet: ...
-
+    def _contains(self, other: Self) -> bool: ...
     @abstractmethod
-    def __sub__(self, other: GtidSet) -> GtidSet: ...
+    def _union(self, other: Self) -> Self: ...
+    @abstractmethod
+    def _difference(self, other: Self) -> Self: ...
 
     def __repr__(self) -> str:
         return f"<GtidSet {self.position}>"
 
-    def _union_across_flavours(self, other: GtidSet) -> GtidSet:
+    def __or__(self, other: GtidSet) -> GtidSet:
+        if isinstance(other, type(self)):
+            return self._union(other)
         if self and other:
             sets = f"{_short(str(self))} and {_short(str(other))}"
             raise GtidError(f"cannot join a {self.flavour} and a {other.flavour} GTID set: {sets}")
         if not self and not other:
-            return self if isinstance(self, MariaDBSet) else other  # so that it commutes
+            return self if isinstance(self, MariaDBSet) else other  # so that the union commutes
         return self or other
 
-    def _difference_across_flavours(self, other: GtidSet) -> GtidSet:
+    def __sub__(self, other: GtidSet) -> GtidSet:
+        if isinstance(other, type(self)):
+            return self._difference(other)
         if self and other:
             sets = f"{_short(str(other))}, {_short(str(self))}"
             raise GtidError(f"cannot subtract a {other.flavour} GTID set from a {self.flavour} one: {sets}")
@@ -105,7 +111,7 @@ class MySQL56Set(GtidSet):
 
     flavour: ClassVar[str] = "MySQL56"
 
-    _servers: Mapping[str, Runs]  # no server without a run
+    _servers: Mapping[str, Runs]  # a server without any run is not listed
 
     @property
     def last(self) -> str:
@@ -118,26 +124,20 @@ class MySQL56Set(GtidSet):
     def count(self) -> int:
         return sum(last - first + 1 for runs in self._servers.values() for first, last in runs)
 
-    def contains(self, other: GtidSet) -> bool:
-        if not isinstance(other, MySQL56Set):
-            return not other
+    def _contains(self, other: Self) -> bool:
         mine = self._servers
-        return all(_covers(mine.get(server, ()), runs) for server, runs in other._servers.items())
+        return not any(_without(runs, mine.get(server, ())) for server, runs in other._servers.items())
 
-    def __or__(self, other: GtidSet) -> GtidSet:
-        if not isinstance(other, MySQL56Set):
-            return self._union_across_flavours(other)
+    def _union(self, other: Self) -> Self:
         servers = dict(self._servers)
         for server, runs in other._servers.items():
             mine = servers.get(server)
             servers[server] = runs if mine is None else _merged(sorted((*mine, *runs)))
-        return MySQL56Set(servers)
+        return type(self)(servers)
 
-    def __sub__(self, other: GtidSet) -> GtidSet:
-        if not isinstance(other, MySQL56Set):
-            return self._difference_across_flavours(other)
+    def _difference(self, other: Self) -> Self:
         rest = {server: _without(runs, other._servers.get(server, ())) for server, runs in self._servers.items()}
-        return MySQL56Set({server: runs for server, runs in rest.items() if runs})
+        return type(self)({server: runs for server, runs in rest.items() if runs})
 
     def __bool__(self) -> bool:
         return bool(self._servers)
@@ -156,8 +156,8 @@ class MySQL56Set(GtidSet):
 class MariaDBSet(GtidSet):
     """``<domain>-<server>-<sequence>,...``: the last GTID of each domain, which stands for all before it.
 
-    ``contains`` ignores the server. The difference is the GTIDs that are later than in ``other``: this format has no
-    way to write only the transactions between the two.
+    ``contains`` ignores the server. The difference contains each GTID that is later than the one in ``other``: this
+    format cannot express only the transactions between the two.
     """
 
     flavour: ClassVar[str] = "MariaDB"
@@ -176,9 +176,7 @@ class MariaDBSet(GtidSet):
     def count(self) -> int:
         return sum(sequence for sequence, _ in self._domains.values())
 
-    def contains(self, other: GtidSet) -> bool:
-        if not isinstance(other, MariaDBSet):
-            return not other
+    def _contains(self, other: Self) -> bool:
         mine = self._domains
         return all(domain in mine and mine[domain][0] >= sequence for domain, (sequence, _) in other._domains.items())
 
@@ -192,25 +190,15 @@ class MariaDBSet(GtidSet):
         theirs = other._domains if isinstance(other, MariaDBSet) else {}
         return ((gtid, theirs[domain]) for domain, gtid in self._domains.items() if domain in theirs)
 
-    def __or__(self, other: GtidSet) -> GtidSet:
-        if not isinstance(other, MariaDBSet):
-            return self._union_across_flavours(other)
+    def _union(self, other: Self) -> Self:
         domains = dict(self._domains)
         for domain, gtid in other._domains.items():
             domains[domain] = max(gtid, domains.get(domain, gtid))
-        return MariaDBSet(domains)
+        return type(self)(domains)
 
-    def __sub__(self, other: GtidSet) -> GtidSet:
-        if not isinstance(other, MariaDBSet):
-            return self._difference_across_flavours(other)
-        theirs = other._domains
-        return MariaDBSet(
-            {
-                domain: gtid
-                for domain, gtid in self._domains.items()
-                if domain not in theirs or gtid[0] > theirs[domain][0]
-            }
-        )
+    def _difference(self, other: Self) -> Self:
+        theirs = {domain: sequence for domain, (sequence, _) in other._domains.items()}
+        return type(self)({domain: gtid for domain, gtid in self._domains.items() if gtid[0] > theirs.get(domain, -1)})
 
     def __bool__(self) -> bool:
         return bool(self._domains)
@@ -223,9 +211,9 @@ class MariaDBSet(GtidSet):
 
 
 def parse(text: str) -> GtidSet:
-    """Read a GTID set, with or without its flavour in front: ``MySQL56/<uuid>:1-5``, ``0-1-5``.
+    """Read a GTID set, with or without its flavour as a prefix: ``MySQL56/<uuid>:1-5``, ``0-1-5``.
 
-    A single GTID is the set of it. MySQL's ranges may overlap and be in any order. The empty text is the empty MySQL
+    A single GTID is read as a set. MySQL's ranges may overlap and be in any order. The empty text is the empty MySQL
     set, ``MariaDB/`` the empty set of MariaDB. Raises `GtidError` for anything else, also for MySQL's tagged GTIDs.
     """
     flavour, slash, body = text.partition("/")
@@ -303,22 +291,10 @@ def _merged(runs: Iterable[tuple[int, int]]) -> Runs:
     return tuple(merged)
 
 
-def _covers(runs: Runs, others: Runs) -> bool:
-    """Whether each of ``others`` is inside one of ``runs``, in linear time."""
-    if runs is others:
-        return True
-    candidates = iter(runs)
-    run = next(candidates, None)
-    for first, last in others:
-        while run is not None and run[1] < first:
-            run = next(candidates, None)
-        if run is None or run[0] > first or run[1] < last:
-            return False
-    return True
-
-
 def _without(runs: Runs, others: Runs) -> Runs:
     """Return the parts of ``runs`` outside ``others``, in linear time."""
+    if runs is others:
+        return ()
     rest: list[tuple[int, int]] = []
     at = 0
     for first, last in runs:

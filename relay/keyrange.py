@@ -3,14 +3,13 @@
     >>> shards_covering(KeyRange.parse("-80"), ["-40", "40-80", "80-"])
     ['-40', '40-80']
 
-Configs and Vitess' journals hold the names, so which names mean the same range may change only with Vitess.
+Configs and Vitess' journals use these names, so which names mean the same range may change only with Vitess.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 _RANGE = re.compile(r"((?:[0-9a-f]{2})*)-((?:[0-9a-f]{2})*)")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -18,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The keyspace ids from ``start``, included, to ``end``, excluded. An empty ``end``: to the end of the key space.
+    """The keyspace ids from ``start`` (included) to ``end`` (excluded). An empty ``end`` is the end of the key space.
 
     Bounds and keyspace ids compare as if padded with zero bytes: 80 and 8000 are the same bound, and are kept as 80.
     Raises ValueError for a range that is empty.
@@ -37,7 +36,7 @@ class KeyRange:
             )
 
     @classmethod
-    def parse(cls, text: str) -> KeyRange:
+    def parse(cls, text: str) -> Self:
         """Read ``-80``, ``40-80``, ``80-``, or ``-`` and ``0`` for the complete key space.
 
         Bounds are hex digits, two for each byte, in either case. Raises ValueError for anything else.
@@ -57,32 +56,30 @@ class KeyRange:
 
     @property
     def complete(self) -> bool:
-        """Whether this is the complete key space."""
         return not self.start and not self.end
 
     def contains(self, keyspace_id: bytes) -> bool:
-        """Whether ``keyspace_id`` is in this range."""
         keyspace_id = keyspace_id.rstrip(b"\0")
         return self.start <= keyspace_id and (not self.end or keyspace_id < self.end)
 
-    def covers(self, other: KeyRange) -> bool:
+    def covers(self, other: Self) -> bool:
         """Whether every keyspace id of ``other`` is in this one."""
         return self.start <= other.start and (not self.end or (bool(other.end) and other.end <= self.end))
 
-    def intersects(self, other: KeyRange) -> bool:
+    def intersects(self, other: Self) -> bool:
         """Whether the two ranges have a keyspace id in common."""
         return (not self.end or other.start < self.end) and (not other.end or self.start < other.end)
 
-    def adjoins(self, other: KeyRange) -> bool:
+    def adjoins(self, other: Self) -> bool:
         """Whether ``other`` starts where this one ends."""
         return bool(self.end) and self.end == other.start
 
-    def __add__(self, other: KeyRange) -> KeyRange:
+    def __add__(self, other: Self) -> Self:
         """Join two ranges that adjoin, in either order. Raises ValueError if they do not."""
         if self.adjoins(other):
-            return KeyRange(self.start, other.end)
+            return type(self)(self.start, other.end)
         if other.adjoins(self):
-            return KeyRange(other.start, self.end)
+            return type(self)(other.start, self.end)
         raise ValueError(f"key ranges {self} and {other} do not adjoin")
 
     def __str__(self) -> str:
@@ -90,7 +87,7 @@ class KeyRange:
 
 
 def shard_range(name: str) -> KeyRange:
-    """Return the key range that a shard's name says. A name without a dash is the complete key space.
+    """Return the key range that a shard's name stands for. A name without a dash covers the complete key space.
 
     Raises ValueError if it is not a shard name.
     """
@@ -163,7 +160,7 @@ def _holes(keyrange: KeyRange, ranges: list[KeyRange]) -> list[KeyRange]:
 
 
 def _alternatives(keyrange: KeyRange, ranges: list[KeyRange]) -> str:
-    """Name the contiguous ranges of complete shards that overlap ``keyrange``, and those inside it."""
+    """List the contiguous ranges of complete shards around and inside ``keyrange``, as the end of a message."""
     wider = _joined(ranges)
     narrower = _joined([found for found in ranges if keyrange.covers(found)])
     offers = list(dict.fromkeys(str(found) for found in (*wider, *narrower)))

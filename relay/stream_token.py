@@ -22,12 +22,10 @@ The checkpoints of a relay are a token, too: ``active`` are the shards that have
     (('s-1',), None)
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, Self, TypeGuard
 
 from relay.errors import RelayError
 
@@ -45,13 +43,13 @@ _SEQUENCE_TYPES = ("at_sequence", "after_sequence")
 
 
 class InvalidPosition(RelayError, ValueError):
-    """Not a position in a stream: neither ``trim_horizon`` or ``latest``, nor a time with its zone, nor a token."""
+    """The text is not a position in a stream: ``trim_horizon``, ``latest``, a time with its zone, or a token."""
 
     exit_code = 2
 
 
 class InvalidStream(RelayError, ValueError):
-    """The stream does not exist, or the token is of another stream, or all of the token's shards have expired."""
+    """The stream does not exist, the token belongs to another stream, or all of the token's shards have expired."""
 
     exit_code = 3
 
@@ -89,7 +87,7 @@ class Position:
         return {"type": self.type} if self.sequence is None else {"type": self.type, "sequence": self.sequence}
 
     @classmethod
-    def from_json(cls, position: Mapping[str, Any]) -> Position:
+    def from_json(cls, position: Mapping[str, Any]) -> Self:
         """Read what ``to_json`` returns. Raises `InvalidPosition`."""
         return cls(position["type"], position.get("sequence"))
 
@@ -108,14 +106,9 @@ class ShardToken:
 
     def to_json(self) -> dict[str, str]:
         """Return the shard's entry in ``shards``."""
-        token = {"shard_id": self.shard_id}
-        if self.parent is not None:
-            token["parent"] = self.parent
-        if self.position is not None:
-            token["iterator_type"] = self.position.type
-            if self.position.sequence is not None:
-                token["sequence_number"] = self.position.sequence
-        return token
+        kind, sequence = (self.position.type, self.position.sequence) if self.position is not None else (None, None)
+        token = {"shard_id": self.shard_id, "parent": self.parent, "iterator_type": kind, "sequence_number": sequence}
+        return {key: value for key, value in token.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,38 +124,35 @@ class StreamToken:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object, as in this module's description."""
-        return {
-            "active": list(self.active),
-            "shards": [shard.to_json() for shard in self.shards],
-            "stream_arn": self.stream_arn,
-        }
+        shards = [shard.to_json() for shard in self.shards]
+        return {"active": list(self.active), "shards": shards, "stream_arn": self.stream_arn}
 
     @classmethod
-    def from_json(cls, token: object) -> StreamToken:
+    def from_json(cls, token: object) -> Self:
         """Check the shape of ``token``, a parsed JSON object. Ignores unknown keys.
 
-        Raises `InvalidPosition`, naming the part that is wrong. It does not ask whether the stream still has these
+        Raises `InvalidPosition`, naming the part that is wrong. Does not check whether the stream still has these
         shards: ``Stream.move_to`` does.
         """
         if not isinstance(token, Mapping):
             raise InvalidPosition(f"a stream token must be a JSON object, not {token!r}")
         if "stream_arn" not in token:
             raise InvalidPosition(
-                "this is not a stream token, which has a 'stream_arn': `relay status CONFIG --token SOURCE` prints the "
-                "one of a source. The token of a change says where one change is, and not where to begin"
+                "this is not a stream token, which has a 'stream_arn': `relay status CONFIG --token SOURCE` prints "
+                "the token of a source. The token of a change says where one change is, not where to begin"
             )
         arn, active, raw = (token.get(key) for key in ("stream_arn", "active", "shards"))
         if not isinstance(arn, str) or not arn:
-            raise InvalidPosition(f"'stream_arn' of the stream token must be a stream's ARN, not {arn!r}")
+            raise InvalidPosition(f"'stream_arn' in the stream token must be a stream's ARN, not {arn!r}")
         if not _is_list(active) or not all(isinstance(shard, str) for shard in active):
-            raise InvalidPosition(f"'active' of the stream token must be a list of shard ids, not {active!r}")
+            raise InvalidPosition(f"'active' in the stream token must be a list of shard ids, not {active!r}")
         if not _is_list(raw):
-            raise InvalidPosition(f"'shards' of the stream token must be a list, not {raw!r}")
+            raise InvalidPosition(f"'shards' in the stream token must be a list, not {raw!r}")
         shards = [_shard(entry) for entry in raw]
         counts = Counter(shard.shard_id for shard in shards)
         for shard, count in counts.most_common(1):
             if count > 1:
-                raise InvalidPosition(f"'shards' of the stream token lists {shard} {count} times: keep one entry")
+                raise InvalidPosition(f"'shards' in the stream token lists {shard} {count} times: keep one entry")
         # Each shard once: Bloop's tokens may list an active shard twice after a resume.
         return cls(arn, tuple(dict.fromkeys(active)), tuple(shards))
 
@@ -171,12 +161,12 @@ class StreamToken:
         return next((entry.position for entry in self.shards if entry.shard_id == shard), None)
 
     def links(self, parents: Mapping[str, str | None]) -> dict[str, str | None]:
-        """Return the parent of each shard by the token and by ``parents``, which take precedence."""
+        """Return the parent of each shard, from the token and from ``parents``, which take precedence."""
         return {shard.shard_id: shard.parent for shard in self.shards} | dict(parents)
 
 
 def ancestors(shards: Iterable[str], links: Mapping[str, str | None]) -> set[str]:
-    """Return all ancestors of ``shards``. ``links``: the parent of each."""
+    """Return all ancestors of ``shards``. ``links`` maps each shard to its parent."""
     found: set[str] = set()
     for shard in shards:
         parent = links.get(shard)
@@ -191,9 +181,9 @@ def _shard(entry: object) -> ShardToken:
         raise InvalidPosition(f"an entry in 'shards' of the stream token is {entry!r}, not an object")
     shard, parent = entry.get("shard_id"), entry.get("parent")
     if not isinstance(shard, str) or not shard:
-        raise InvalidPosition(f"an entry in 'shards' of the stream token has the shard_id {shard!r}, not a shard's id")
+        raise InvalidPosition(f"an entry in 'shards' of the stream token has the shard_id {shard!r}, not a shard id")
     if parent is not None and not isinstance(parent, str):
-        raise InvalidPosition(f"shard {shard} of the stream token has the parent {parent!r}, not a shard's id")
+        raise InvalidPosition(f"shard {shard} of the stream token has the parent {parent!r}, not a shard id")
     kind, sequence = entry.get("iterator_type"), entry.get("sequence_number")
     if kind is None:
         return ShardToken(shard, parent)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 
 WITH_DECIMALS = ("datetime", "time")
-"""What SQL calls columns whose texts end in the decimals of a second, as many as the column has."""
+"""SQL names of column types whose texts end in fractional seconds, with as many digits as the column has."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
     """A primary key column. ``type``: ``S``, ``N`` or ``B`` for DynamoDB, for SQL the name of a `ColumnType`.
 
-    ``sql``: what SQL calls it, if its type does not tell that: see `SqlType.told`.
+    ``sql``: the SQL name of the type, if ``type`` does not imply it: see `SqlType.told`.
     """
 
     name: str
@@ -26,13 +26,15 @@ class KeyColumn:
 class Column:
     """A column of a row. ``type``: the name of a `ColumnType`. ``sql``: as for `KeyColumn`.
 
-    ``is_address``: whether drivers return its bytes as text, as of a UUID. A stream does not say that.
+    ``is_address``: whether drivers return its bytes as text, as they do for a UUID. A stream does not say so.
+    ``detail``: the rest of its SQL type, as `detail_of` writes it, for an envelope that says it.
     """
 
     name: str
     type: str
     sql: str = ""
     is_address: bool = field(default=False, compare=False)
+    detail: str = field(default="", compare=False)
 
     @property
     def has_decimals(self) -> bool:
@@ -45,7 +47,9 @@ class TableSchema:
 
     ``key``: the full primary key; its first ``hash_columns`` columns are the hash key, which chooses the partition.
     ``row``: the columns of a row image, or None if images are DynamoDB-typed JSON text. ``protected``: the columns
-    whose values are not published, each with ``exclude``, ``mask`` or ``hash``.
+    whose values are not published, each with ``exclude``, ``mask`` or ``hash``. ``details``: by column, its
+    `Column.detail`, if the envelope says it. ``is_key_only``: whether no more than the key is known, and even of that
+    no details.
     """
 
     source: str
@@ -54,18 +58,20 @@ class TableSchema:
     hash_columns: int
     row: tuple[Column, ...] | None = None
     protected: tuple[tuple[str, str], ...] = ()
+    details: tuple[tuple[str, str], ...] = ()
+    is_key_only: bool = False
 
     @property
     def protection(self) -> str:
-        """The end of a message about the table that says what is protected; empty if nothing is."""
+        """The end of a message about the table that lists what is protected; empty if nothing is."""
         shown = ", ".join(f"{name} ({kind})" for name, kind in self.protected)
         return f"; protects {shown}" if shown else ""
 
     def __post_init__(self) -> None:
         if not 1 <= self.hash_columns <= len(self.key):
             raise ValueError(
-                f"table {self.table}: the hash key has {self.hash_columns} of the {len(self.key)} key columns: it must "
-                "have at least one, and at most all"
+                f"table {self.table}: the hash key has {self.hash_columns} of the {len(self.key)} key columns: it "
+                f"needs between 1 and all of them"
             )
         for kind, columns in (("key", self.key), ("row", self.row or ())):
             names = [column.name for column in columns]

@@ -24,7 +24,7 @@ import orjson
 
 from relay.gtid import GtidError, GtidSet, parse
 
-_LONGEST_CACHED = 16 * 1024  # characters; with 256 entries the cache stays below some 20 MB (I11)
+_LONGEST_CACHED = 16 * 1024  # characters; with 256 entries the cache stays below about 20 MB (I11)
 
 
 class Order(StrEnum):
@@ -122,7 +122,7 @@ def compare(
         return Order.UNKNOWN
     if a.shard.partition("/")[0] != b.shard.partition("/")[0]:
         return Order.UNKNOWN
-    same_shard = a.shard == b.shard and a.shard != ""  # two tokens without a shard need not share one
+    same_shard = a.shard == b.shard and a.shard != ""  # two tokens without a shard need not be of the same shard
     if timestamp_first:
         if a.timestamp != b.timestamp or not same_shard:
             return _by_timestamp(a, b)
@@ -141,7 +141,7 @@ def compare(
 
 
 def _on_one_shard(a: EventToken, b: EventToken) -> Iterator[tuple[EventToken | OriginToken, EventToken | OriginToken]]:
-    """Yield the pairs of positions, one of each token, that are on one shard. The tokens are of two shards."""
+    """Yield the pairs of positions, one from each token, on a common shard. The tokens are of two shards."""
     if b.origin is not None and b.origin.shard == a.shard != "":
         yield a, b.origin
     if a.origin is not None and a.origin.shard == b.shard != "":
@@ -157,7 +157,7 @@ def _by_timestamp(a: EventToken, b: EventToken) -> Order:
 
 
 def _by_position(a: EventToken | OriginToken, b: EventToken | OriginToken) -> Order | None:
-    """Compare two positions of one shard. None means that something else may decide. UNKNOWN: nothing else may."""
+    """Compare two positions of one shard. None: another rule may decide. UNKNOWN: no other rule may."""
     x, y = _position(a.position), _position(b.position)
     if isinstance(x, int) and isinstance(y, int):
         return Order.EQUAL if x == y else Order.OLDER if x < y else Order.NEWER
@@ -179,17 +179,17 @@ def _by_position(a: EventToken | OriginToken, b: EventToken | OriginToken) -> Or
 
 
 def is_numbered(position: str) -> bool:
-    """Whether a position is a sequence number of DynamoDB, and not what a server has executed."""
+    """Whether a position is a DynamoDB sequence number, and not a set of executed transactions."""
     return position.startswith("DynamoDB/")
 
 
 def check_position(text: str) -> None:
-    """Raise ValueError for a position that can be compared with none, so that its order is always UNKNOWN."""
+    """Raise ValueError for a position that cannot be compared with any other, so that its order is always UNKNOWN."""
     if not is_numbered(text):
         if "/" not in text:
             raise ValueError(f"{text!r} is not a position: it begins with DynamoDB/, MySQL56/ or MariaDB/")
         if not parse(text):
-            raise ValueError(f"the position {text!r} has no GTID")
+            raise ValueError(f"the position {text!r} contains no GTID")
     elif _parse_position(text) is None:
         raise ValueError(f"{text!r} is not a position: DynamoDB/ is followed by a sequence number")
 
@@ -214,7 +214,7 @@ _cached_position = lru_cache(maxsize=256)(_parse_position)
 
 
 def _origin(raw: Any) -> OriginToken:
-    """Check the three fields of both kinds of token."""
+    """Check the three fields that both kinds of token have."""
     if not isinstance(raw, dict):
         raise ValueError(f"an event token must be a JSON object, not {type(raw).__name__}")
     names = ("timestamp", "shard", "position")

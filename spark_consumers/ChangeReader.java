@@ -71,7 +71,7 @@ public class ChangeReader implements UDF1 {
         this.learning = learning;
     }
 
-    /** Called for each copy: Spark's compiler does not make a private method of writeObject. */
+    /** Called for each copy: Spark's compiler does not make writeObject private. */
     public Object writeReplace() {
         if (learning != null) {
             // The one thread that starts the stages of all queries does not wait, if the query's own has looked before.
@@ -310,7 +310,7 @@ public class ChangeReader implements UDF1 {
             throw new IllegalArgumentException("no change has a value of Avro's type " + name);
         }
 
-        /** Return the next value; of a record its values, of a map a Map, of a decimal its number, of a time a Long. */
+        /** Return the next value: a record's values, a Map for a map, a decimal's number, a Long for a time. */
         Object read(Bytes bytes) {
             switch (type) {
                 case NULL:

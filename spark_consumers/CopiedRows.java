@@ -10,8 +10,8 @@ import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Makes rows of PostgreSQL's COPY, in its binary format, of the rows that PlainItems finds, several thousand at a time.
- * plain_items.py has the columns that it takes, and sinks/postgres_upsert.py those that it makes.
+ * Turns the rows that PlainItems finds into rows of PostgreSQL's COPY, in its binary format, thousands at a time.
+ * plain_items.py has the columns that it takes, and sinks/postgres_upsert.py those that it returns.
  */
 public class CopiedRows implements FlatMapFunction {
     private static final long serialVersionUID = 1;

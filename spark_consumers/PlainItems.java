@@ -35,9 +35,9 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Finds the newest change of each item of a batch, in one pass over each of Spark's partitions and without moving rows
- * between them. plain_items.py has the columns of the rows that it takes and makes, and says which items it leaves.
+ * between them. plain_items.py has the columns of the rows that it takes and returns, and says which items it leaves.
  *
- * What a task finds is kept in types of Java's own, which the class loaders of all threads know.
+ * What a task finds is kept in Java's own types, which the class loaders of all threads know.
  */
 public class PlainItems {
     private static final int STATUS = 0, LAYOUT = 1, TOPIC = 2, PARTITION = 3, OFFSET = 4, KEY = 5, OF_TABLE = 6;
@@ -90,7 +90,7 @@ public class PlainItems {
         return found.map(new Summary()).collect();
     }
 
-    /** Return the hashes of the keys that are in several partitions of Spark's, in order. */
+    /** Return the hashes of the keys that are in several of Spark's partitions, in order. */
     private static long[] shared(List tasks) {
         int size = 0;
         for (Object task : tasks) {
@@ -114,7 +114,7 @@ public class PlainItems {
     }
 
     /**
-     * Return the newest changes of the plain items of some layouts. {@code bytes}: what Spark takes for their size.
+     * Return the newest changes of the plain items of some layouts. {@code bytes}: the size that Spark assumes.
      * {@code now}: a time, in microseconds, that each has.
      */
     public Dataset newest(List layouts, StructType type, long bytes, long now) {
@@ -305,7 +305,7 @@ public class PlainItems {
         }
     }
 
-    /** What the driver needs to know of what a task found. */
+    /** What the driver needs to know about what a task found. */
     public static class Summary implements Function {
         private static final long serialVersionUID = 1;
 
@@ -432,7 +432,7 @@ public class PlainItems {
         }
     }
 
-    /** An item, and what is known of its changes in a task. */
+    /** An item, and what is known about its changes in a task. */
     static class Item {
         final int number;
         final long hash;

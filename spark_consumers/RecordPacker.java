@@ -10,7 +10,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Puts Kafka records together, which Python takes a tenth of the time to read that it takes for rows. Compiled as
+ * Packs Kafka records together: Python reads a pack in a tenth of the time that it takes for rows. Compiled as
  * ChangeReader.java is.
  *
  * A pack is: the length of the topic (int), the topic in UTF-8, the partition (int), the number of records (int), their

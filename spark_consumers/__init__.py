@@ -1,7 +1,7 @@
 """The consumers of the relay's topics: cache invalidation, change log, and a copy of the tables.
 
-``run`` runs one, as ``relay consume`` does. ``read_changes``, ``changes`` and ``apply_in_order`` are for jobs of one's
-own on Spark. PySpark is imported only when they are used, and not for the cache without Spark.
+``run`` runs one, as ``relay consume`` does. ``read_changes``, ``changes`` and ``apply_in_order`` are for your own Spark
+jobs. PySpark is imported only when it is needed, so not for the cache without Spark.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "run",
 ]
 
-if not TYPE_CHECKING:  # or a type checker would take any name
+if not TYPE_CHECKING:  # without this check, a type checker would accept any name
     __getattr__ = lazily(
         __name__,
         {
@@ -67,21 +67,21 @@ def run(
 
     ``until_caught_up``: return once everything that was on Kafka at the start is applied. ``start``: where a new
     checkpoint starts: earliest (the default), latest, committed, committed:GROUP, an ISO time, a time ago such as
-    ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress, or its URI;
-    several have a folder each in it. ``engine``: ``python`` runs the cache in this process, with its progress in the
-    Kafka group and without Spark. ``spark``: the session to use, as it is; without it, the Spark of this process, or
-    one that is started as ``spark:`` of the config says. ``http``: where to serve ``/metrics`` and ``/healthz``, such
-    as ``127.0.0.1:9410``. ``keyrange``: of the log, only the changes whose keyspace id is in it, in a log and with a
-    checkpoint and a group of their own, each with the range behind its name. Raises ``RelayError``. Call it from the
-    main thread.
+    ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress, as a path or a
+    URI; several consumers each use a folder inside it. ``engine``: ``python`` runs the cache in this process, with its
+    progress in the Kafka group and without Spark. ``spark``: the session to use, unchanged; without it, the Spark of
+    this process, or one started as ``spark:`` in the config says. ``http``: where to serve ``/metrics`` and
+    ``/healthz``, such as ``127.0.0.1:9410``. ``keyrange``: only for the log, which then has only the changes whose
+    keyspace id is in the range. Its folder, checkpoint and group have the range at the end of their names. Raises
+    ``RelayError``. Call it from the main thread.
     """
     wanted: Sequence[Kind] = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))
     check_arguments(wanted, start=start, checkpoint=checkpoint, engine=engine, http=http, keyrange=keyrange)
     for source in config.sources:
         if not source.names_tables:  # I1: none of its topics would be read
             raise ConfigError(
-                f"source {source.name}: none of its tables is known: name them with `tables`, or run `relay consume`, "
-                "which asks the database, once it has some"
+                f"source {source.name}: its tables are not known: list them in `tables`; or, once the database has "
+                "tables, run `relay consume`, which looks them up"
             )
     if engine == "python":
         if spark is not None:
@@ -114,13 +114,13 @@ def check_arguments(
     if engine == "python" and wanted != ["cache"]:
         raise ConfigError(f"--engine python: only the cache runs without Spark, not the {' and the '.join(wanted)}")
     if engine == "python" and checkpoint is not None:
-        raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
+        raise ConfigError(
+            "--checkpoint: without Spark, progress is kept in the offsets of the Kafka group: omit this option"
+        )
     for kind in wanted if keyrange is not None else ():
         if kind != "log":
-            why = "serve other rows as they were" if kind == "cache" else "lack the other rows of its tables"
-            raise ConfigError(
-                f"--keyrange: a {kind} of a part of the changes would {why}: only the log may be of a range"
-            )
+            would = "serve the other rows as they were" if kind == "cache" else "lack the other rows of its tables"
+            raise ConfigError(f"--keyrange: only the log can be limited to a key range: a {kind} would {would}")
     if start is not None:
         from relay.kafka.group_offsets import check_start
 

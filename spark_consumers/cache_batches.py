@@ -1,30 +1,31 @@
-"""What a batch of changes does to a cache, on any engine.
-
-``relay.cache.keys`` decides which keys a change invalidates, ``relay.cache.entry`` what that makes of an entry.
-"""
-
-from __future__ import annotations
+"""The effect of a batch of changes on a cache, for any engine, by the rules of ``relay.cache.keys`` and ``entry``."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Self
+
+import orjson
 
 from relay.avro.decode import WriterSchemas
 from relay.cache import InvalidationCounts, Invalidator, open_store
 from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
-from relay.cache.statements import statement_bump
 from relay.config import CacheConfig, Config
+from relay.config.topic_names import require_own_envelope
 from relay.errors import RelayError, Unavailable
+from relay.mysql_dialect.alter_effects import leaves_rows
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.records import DecodeStatus
 from spark_consumers.running import log_event
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 
 CHUNK = 8192  # records applied at once (I11)
-CHUNK_BYTES = 16 << 20  # of their values, after which a chunk ends
-_CALM = 60.0  # seconds without a late batch that end it, since the batches of one source may be late and others not
+CHUNK_BYTES = 16 << 20  # bytes of their values, after which a chunk ends
+_CALM = 60.0  # seconds without a late batch that end the alarm: batches of one source may be late while others are not
+
+# Kinds of statements that leave rows unchanged. A table created in place of another counts as emptied, too.
+_LEAVES_ROWS = ("CREATE", "INDEX")
 
 
 @dataclass
@@ -43,7 +44,7 @@ class BatchOutcome:
     failure: RelayError | None = None
     oldest: int | None = None
 
-    def add(self, more: BatchOutcome) -> None:
+    def add(self, more: Self) -> None:
         self.rows += more.rows
         self.bumps += more.bumps
         self.non_changes += more.non_changes
@@ -54,7 +55,7 @@ class BatchOutcome:
 
 
 def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
-    """Yield the records in lists that are to be applied at once, and take no more of them than that."""
+    """Yield the records in lists to be applied at once, taking no more records than that."""
     chunk: list[KafkaRecord] = []
     size = 0
     for record in records:
@@ -68,11 +69,10 @@ def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
 
 
 class LagAlarm:
-    """Warns when changes begin to be applied later than half of ``tombstone_ttl`` (seconds) after their commit.
+    """Warns once when changes begin to be applied later than half of ``tombstone_ttl`` (seconds) after their commit,
+    and logs when they no longer are.
 
-    Once until they no longer are, which it says, too.
-
-    No stale value is stored then or later. But what was in the cache is served until its invalidation comes: see
+    No stale value is stored at any time. But a value already in the cache is served until its invalidation comes: see
     "Times" in ``relay/cache/README.md``. Used by one thread at a time.
     """
 
@@ -85,7 +85,7 @@ class LagAlarm:
         self._late_at: float | None = None  # the last late batch since the warning, or None if there was none
 
     def lag(self, oldest: int | None) -> dict[str, Any]:
-        """Return the field of a batch line. ``oldest``: the first commit of the batch, in epoch seconds, if known."""
+        """Return the lag in the line of a batch. ``oldest``: its first commit in epoch seconds, if known."""
         if oldest is None:
             return {}
         now = self._clock()
@@ -108,10 +108,10 @@ class LagAlarm:
 
 @dataclass(frozen=True)
 class CacheWork:
-    """What the records of its topics do to a cache, on the driver or on Spark's workers.
+    """Applies records of the topics to a cache, on the driver or on Spark's workers.
 
-    ``others``: the topics that invalidate it with records that are not changes, and what these are. ``registry``:
-    whether values may have the framing of a schema registry.
+    ``others``: the topics whose records are not changes but also invalidate the cache, and the kind of each.
+    ``registry``: whether values may have the framing of a schema registry.
     """
 
     cache: CacheConfig
@@ -120,10 +120,11 @@ class CacheWork:
     registry: bool
 
     @classmethod
-    def of(cls, config: Config, cache: CacheConfig) -> CacheWork:
+    def of(cls, config: Config, cache: CacheConfig) -> Self:
+        require_own_envelope(config, map(config.topic, cache.keys))  # I6: no record there would invalidate anything
         others, ddl = {config.internal("gaps"): DecodeStatus.GAP}, config.internal("ddl")
-        # A checkpoint may have statements that are to be read, of a source that has left the config. But without
-        # sources of SQL a table may be called so.
+        # A checkpoint may still have statements to read, of a source that has left the config. But without SQL sources,
+        # a table may have this name.
         if "ddl" in config.own_topics or ddl not in map(config.topic, cache.keys):
             others[ddl] = DecodeStatus.STATEMENT
         return cls(cache, CacheRules(cache, config.sources), others, config.schema_registry is not None)
@@ -138,10 +139,7 @@ class CacheWork:
     def apply(
         self, changes: Iterable[ReducedChange], non_changes: Sequence[NonChangeRecord], rows: int, published_since: str
     ) -> BatchOutcome:
-        """Invalidate the cache keys of ``rows`` records. Raises ``Unavailable``.
-
-        ``published_since``: see ``Continuity``.
-        """
+        """Invalidate the keys of ``rows`` records. ``published_since``: see ``Continuity``. Raises ``Unavailable``."""
         found = invalidations(changes, self.rules)
         counts = self.invalidator.apply(found.pairs, published_since=published_since)
         others = []
@@ -155,10 +153,7 @@ class CacheWork:
         return BatchOutcome(rows, counts, list(found.bumps), others, oldest=min(times, default=None))
 
     def conclude(self, outcome: BatchOutcome, dead_letters: DeadLetterTopic, alarm: LagAlarm) -> dict[str, int]:
-        """Do what the records of a batch ask for that are not changes; return the batch's counts, and its lag.
-
-        Raises ``Unavailable``, ``UnknownSchemas``.
-        """
+        """Act on records that are not changes; return counts and lag. Raises ``Unavailable``, ``UnknownSchemas``."""
         dead_letters.refuse_unknown_schemas(outcome.non_changes)
         undecodable = sum(record.is_undecodable for record in outcome.non_changes)
         if undecodable:
@@ -171,7 +166,7 @@ class CacheWork:
         lost = 0
         try:
             dead_letters.send(outcome.non_changes)
-        except Unavailable as error:  # I12: the bump has made up for them, and the changes behind them must not wait
+        except Unavailable as error:  # I12: the bump has made up for them, and later changes must not wait
             lost = undecodable
             log_event("dead letters lost", "cache", records=lost, error=str(error))
         return {
@@ -184,10 +179,24 @@ class CacheWork:
         }
 
 
+def statement_bump(record: bytes, tables: Collection[str]) -> str | None:
+    """Return why a record of ``<name>.ddl`` invalidates the namespace; None if it leaves the rows of ``tables`` alone.
+
+    A statement may change rows without logging them: ALTER TABLE converts rows, RENAME brings rows under another name.
+    """
+    try:
+        fields = orjson.loads(record)
+        kind, text = fields["kind"], fields["statement"] or ""
+        about = {name for table in fields["tables"] for name in (table["table"], table["renamed_to"])}
+    except (ValueError, TypeError, KeyError):
+        return "the record of a statement cannot be read"  # I6: it may be about any table
+    concerned = sorted(about.intersection(tables))
+    if not concerned or kind in _LEAVES_ROWS or (kind == "ALTER" and leaves_rows(text)):
+        return None
+    return f"the rows of {', '.join(concerned)} may have been changed by a statement ({kind})"
+
+
 @cache
 def _shared_invalidator(url: str, namespace: str, tombstone_ttl: float) -> Invalidator:
-    """Return this process's invalidator of a cache. Spark's workers outlive a batch and use it again.
-
-    Consumers in one process share it too, which its store and its rules allow.
-    """
+    """Return this process's invalidator of a cache. Spark's workers outlive a batch, and consumers may share it."""
     return Invalidator(open_store(url), namespace, tombstone_ttl=tombstone_ttl)

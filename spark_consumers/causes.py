@@ -1,6 +1,8 @@
-"""What to say of an error of Spark's, which runs over pages."""
+"""Short texts for Spark's errors, which run over pages."""
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
@@ -8,32 +10,53 @@ _LONGEST = 500  # characters
 _OF_PYTHON = re.compile(r"[\w.]*(Error|Exception|MissingExtra): ")
 
 
+# Iceberg's errors have no SQLSTATE. All others are tried again: a conflict with another writer is a
+# ValidationException, too, a lost connection a RESTException, and an expired token concerns every table.
+_REFUSED = frozenset(
+    f"org.apache.iceberg.exceptions.{name}Exception"
+    for name in ("Forbidden", "BadRequest", "UnprocessableEntity", "NoSuchIcebergTable", "NoSuchIcebergView")
+)
 _STATE = re.compile(r"SQLSTATE: (\w{5})")
 _OF_A_QUERY = re.compile(r"\[STREAM_FAILED\] Query \[[^]]*\] terminated with exception: (.*?)( SQLSTATE: \w+)?")
 
 
 def with_full_disk(said: str, checkpoint: str) -> str:
-    """Return the text of an error; if a disk is full, which the error does not say, with the disks it may be."""
+    """Return the text of an error. If a disk is full, which the error does not show, add which disks it may be."""
     if "No space left on device" not in said:
         return said
     return f"{said}: make room for the checkpoint {checkpoint}, for the tables, or for Spark's temporary files"
 
 
 def sql_state(error: BaseException) -> str:
-    """Return the SQLSTATE of what failed first, "" if none is known. What failed for that has one of its own."""
-    deepest, java = "", getattr(error, "java_exception", getattr(error, "_origin", None))
+    """Return the SQLSTATE of the first error, "" if unknown. Errors that it caused have their own."""
+    deepest = ""
     try:
         states = _STATE.findall(str(error))
-        while java is not None:  # the text of Delta's errors has none
+        for java in _in_java(error):  # the text of Delta's errors has none
             deepest = (java.getSqlState() if "getSqlState" in dir(java) else None) or deepest
-            java = java.getCause()
     except Exception:  # as below
         return ""
     return str(deepest if deepest and deepest not in states else [deepest, *states][-1])
 
 
+def is_refused(error: BaseException) -> bool:
+    """Whether an Iceberg catalog refuses what is asked of one table, as it will the next time."""
+    try:
+        return any(java.getClass().getName() in _REFUSED for java in _in_java(error))
+    except Exception:  # as below
+        return False
+
+
+def _in_java(error: BaseException) -> Iterator[Any]:
+    """Yield the error in the JVM, and those that caused it."""
+    java: Any = getattr(error, "java_exception", getattr(error, "_origin", None))
+    while java is not None:
+        yield java
+        java = java.getCause()
+
+
 def cause(error: BaseException) -> str:
-    """Return one line of an error. Spark's has the cause at the end, or at the end of Python's on an executor."""
+    """Return one line for an error. Spark's has the cause at the end, or at the end of Python's on an executor."""
     try:
         lines = str(error).strip().splitlines()
     except Exception:  # PySpark asks the JVM for the text, and the JVM may have ended

@@ -1,7 +1,7 @@
 """The change log: each change appended once to one Delta table, to be read with plain SQL.
 
-The topic has each change once, so a batch is appended as it is. What the log may have is told from what is new by
-offsets, if a batch comes again, otherwise by time: only changes that are not newer than what the log has are looked up.
+The topic has each change once, so a batch is appended as it is. If a batch comes again, offsets distinguish known
+changes from new ones; otherwise times do: only changes that are not newer than the newest in the log are looked up.
 
 Users query the columns, which ``deploy/docs/reference/tables.md`` lists: add new ones at the end.
 """
@@ -24,7 +24,7 @@ from relay.kafka.group_offsets import topic_ids
 from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.topics import connect
 from relay.keyrange import KeyRange
-from spark_consumers.applied import AppliedNotes
+from spark_consumers.applied_notes import AppliedNotes
 from spark_consumers.gaps import LostChanges
 from spark_consumers.locations import spark_path
 from spark_consumers.log_contents import LogContents, Range
@@ -36,7 +36,7 @@ from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 _COLUMNS = {
-    # The columns that queries filter on come first: Delta keeps minima and maxima of them, which takes time.
+    # Columns for filters come first: Delta keeps their minima and maxima, which takes time.
     "day": "DATE",
     "source": "STRING",
     "table": "STRING",
@@ -69,20 +69,17 @@ _PLACE = ("topic", "partition", "offset")
 _ALL_DIFFERENT = ("event_id", "token_position", "token", "old", "new")
 _LAST_WITH_BOUNDS = "token_timestamp"
 
-# By how much the clock of a change's copy may be behind the change's: a reshard's target has a clock of its own.
+# How far the clock of a change's copy may lag behind the change's own: a reshard's target has a separate clock.
 _SLACK = 300 * 1_000_000  # microseconds
-_COMMITS = (3, 50)  # to look for the last append in, one after another; others optimise, vacuum or delete
-_FILES = 2  # of one append, for each table and day
-_ROWS_OF_A_FILE = 5_000  # up to which an append has one
+_COMMITS = (3, 50)  # steps for finding the last append, one after another; optimise, vacuum or delete may come after it
+_FILES = 2  # files of one append, for each table and day
+_ROWS_OF_A_FILE = 5_000  # rows up to which an append uses one task
 
 
 def log_consumer(config: Config, log: LogConfig, keyrange: str | None = None) -> TableConsumer:
-    """Return the consumer that appends changes to the log at ``log.path``.
-
-    The log of a key range, its checkpoint and its group are others, so none of them covers what was left out (I1).
-    """
+    """Return the consumer of the log at ``log.path``. A key range's has its own folder, checkpoint and group (I1)."""
     topics = sorted({*map(config.topic, config.tables)})
-    wanted = None if keyrange is None else key_range(config, topics, keyrange)
+    wanted = None if keyrange is None else key_range(config, topics, keyrange, asked_as="--keyrange")
     name, path = ("log", log.path) if wanted is None else (f"log.{wanted}", f"{log.path.rstrip('/')}.{wanted}")
     schedule = Schedule(log.maintain_every, log.keep_versions)
     ids = cache(lambda: topic_ids(connect(config), config, topics))
@@ -99,10 +96,7 @@ def log_consumer(config: Config, log: LogConfig, keyrange: str | None = None) ->
 
 
 class ChangeLog:
-    """The Delta table at ``path``, created by the first write. ``topics``: returns the ids of the topics.
-
-    ``keyrange``: of which it has the changes, if not of all.
-    """
+    """The Delta table at ``path``. ``topics``: returns the topics' ids. ``keyrange``: of its changes, if not all."""
 
     def __init__(
         self, path: str, topics: Callable[[], Mapping[str, str]], schedule: Schedule, keyrange: KeyRange | None = None
@@ -115,7 +109,7 @@ class ChangeLog:
         self._contents: LogContents | None = None
 
     def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
-        """Write gaps, each once, to the table beside the log, which is there then."""
+        """Write gaps, each once, to the table beside the log, which then exists."""
         _create(session, self._path, self._upkeep.properties(time.time()))
         table = delta.table(f"{self._path.rstrip('/')}_gaps")
         columns = "id STRING, source STRING, reason STRING, found_at TIMESTAMP, record STRING"
@@ -125,20 +119,22 @@ class ChangeLog:
         delta.merge(session, f"MERGE INTO {table} t USING relay_gaps s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *")
 
     def plan(self, given: TableBatch) -> BatchPlan:
-        """Plan to append the changes that the log lacks, and to complete its stubs."""
         if self._keyrange is not None:
             given = replace(given, records=_within_range(given.records, self._keyrange))
         batch = given.records
         contents = self._contents = self._contents or self._read_contents(batch.sparkSession)
+        # When it was first committed. Few tokens have an origin, and comparing a text's end is faster than a search.
+        timestamp = F.get_json_object("token", "$.origin.timestamp").cast("bigint")
+        origin = F.when(~F.endswith("token", F.lit(PLAIN_END)), timestamp)
         groups = (
             batch.groupBy("status", "source", "table")
             .agg(
                 F.count("*").alias("rows"),
-                # Two ids of one hash only have the changes looked through. A set takes half as long as count_distinct,
-                # where Spark exchanges all rows.
+                # Two ids with one hash only cause a look through the changes. A set takes half as long as
+                # count_distinct, where Spark exchanges all rows.
                 F.size(F.collect_set(F.xxhash64("event_id"))).alias("distinct"),
                 F.count(F.try_element_at("attributes", F.lit(REDRIVEN))).alias("redriven"),
-                F.min(_first_committed()).alias("first"),
+                F.min(F.least(F.unix_micros("committed_at"), origin * 1_000_000)).alias("first"),
                 F.max(F.unix_micros("committed_at")).alias("last"),
             )
             .collect()
@@ -152,7 +148,7 @@ class ChangeLog:
     def _write(
         self, given: TableBatch, groups: Sequence[Row], contents: LogContents, gaps: Sequence[LostChanges]
     ) -> dict[str, int]:
-        """Write the changes of a batch. ``groups``: one row for each table, as ``plan`` selects it."""
+        """Write the changes of a batch. ``groups``: one row per table, as ``plan`` selects it."""
         rows = sum(group["rows"] for group in groups)
         applied = 0
         if gaps:
@@ -174,7 +170,7 @@ class ChangeLog:
     def _append(
         self, changes: DataFrame, groups: Sequence[Row], contents: LogContents, after: LogContents, given: TableBatch
     ) -> int:
-        """Append the changes that the log lacks, and what it has then; return their number."""
+        """Append the changes that the log lacks, and the log's new contents; return the number of changes."""
         applied: int = sum(group["rows"] for group in groups)
         present = contents.covered(given.begin, given.end)
         suspect = [group for group in groups if group["first"] <= contents.newest.get(_name(group), -1)]
@@ -193,24 +189,24 @@ class ChangeLog:
     def _lacking(
         self, changes: DataFrame, present: Sequence[Range], suspect: Sequence[Row], contents: LogContents
     ) -> DataFrame:
-        """Return the changes that the log lacks. ``present``: offsets that it has. ``suspect``: tables to look into."""
+        """Return the changes that the log lacks. ``present``: offsets that it has. ``suspect``: tables to check."""
         if present:
             changes = changes.where(~reduce(or_, map(_within, present)))
-        # If there are a stub and the complete change, the stub: it has the place among the others.
+        # If both a stub and the complete change come, use the stub: it has the place among the others.
         first = F.min_by(F.struct(*map(delta.quoted, _COLUMNS)), "offset")
         changes = changes.groupBy("event_id").agg(first.alias("first")).select("first.*")
         if suspect:
-            # Each copy of a change is at least as new as the change was where it was first made. The conditions on
-            # table, day and time only keep Spark from reading the rest of the log.
+            # Each copy of a change is at least as new as the change was where it was first committed. The conditions on
+            # table, day and time only save Spark from reading the rest of the log.
             stored = changes.sparkSession.sql(f"SELECT event_id FROM {delta.table(self._path)} WHERE {_since(suspect)}")
             changes = changes.join(stored, "event_id", "left_anti").selectExpr(*map(delta.quoted, _COLUMNS))
         return changes
 
     def _commit(self, changes: DataFrame, after: LogContents) -> None:
-        """Append in one commit, which says what the log has then. Raises ``Unavailable`` if another writer was faster.
+        """Append in one commit, which records the new contents. Raises ``Unavailable`` if another writer was faster.
 
-        A transaction of Delta with an earlier version is skipped, and one that runs beside another of its application
-        fails. What is skipped leaves no version of the table in the session, which each query has for itself.
+        Delta skips a transaction with an earlier version, and fails one that runs beside another of its application. A
+        skipped transaction leaves no table version in the session, and each query has its own session.
         """
         session = changes.sparkSession
         session.conf.unset(_COMMITTED)
@@ -218,10 +214,10 @@ class ChangeLog:
             txnAppId=_APPLICATION, txnVersion=str(after.version), userMetadata=after.to_json()
         ).save(self._path)
         if session.conf.get(_COMMITTED, None) is None:
-            raise Unavailable(f"another consumer appends to the change log at {self._path}: stop it")
+            raise Unavailable(f"another consumer is appending to the change log at {self._path}: stop it")
 
     def _complete_stubs(self, changes: DataFrame, groups: Sequence[Row]) -> int:
-        """Replace stubs by the complete changes, which have the same times, and stay where the stubs are."""
+        """Replace stubs by the complete changes, which have the same times and stay in the stubs' places."""
         changes.where(F.col("images") != Images.OMITTED).dropDuplicates(["event_id"]).createOrReplaceTempView(
             "relay_batch"
         )
@@ -236,12 +232,12 @@ class ChangeLog:
         ).rows
 
     def _read_contents(self, session: SparkSession) -> LogContents:
-        """Create the table if it is missing, and return what it has."""
+        """Create the table if it is missing, and return its contents."""
         _create(session, self._path, self._upkeep.properties(time.time()))
         contents = _last_append(session, self._path)
         if contents is None:
-            # I7: whoever reads the same table appends with the same version. It is read before the newest changes:
-            # what is appended in between is then among them.
+            # I7: another writer to the same table appends with the same version. The version is read before the newest
+            # changes: anything appended in between is then among them.
             version = _time_of_last_commit(session, self._path)
             newest = session.sql(
                 f"SELECT source, `table`, max(unix_micros(committed_at)) AS last FROM {delta.table(self._path)} "
@@ -257,7 +253,7 @@ _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
 
 
 def _last_append(session: SparkSession, path: str) -> LogContents | None:
-    """Return what the last append says that the log has, or None if that is no longer known."""
+    """Return the contents that the last append recorded, or None if that is no longer known."""
     for number in _COMMITS:
         for commit in session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT {number}").collect():
             if commit["operation"] == "RESTORE":
@@ -269,18 +265,10 @@ def _last_append(session: SparkSession, path: str) -> LogContents | None:
 
 
 def _time_of_last_commit(session: SparkSession, path: str) -> int:
-    """Return it in milliseconds: no append before has a greater version, as each has added one to such a time."""
+    """Return the time in milliseconds. No earlier append has a greater version: each added one to such a time."""
     history = session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT 1")
     milliseconds: int = history.select(F.unix_millis("timestamp")).collect()[0][0]
     return milliseconds
-
-
-def _first_committed() -> Column:
-    """Return when a change was committed where it was first made, in microseconds."""
-    # Few tokens have an origin, and a text is sooner compared at its end than searched.
-    timestamp = F.get_json_object("token", "$.origin.timestamp").cast("bigint")
-    origin = F.when(~F.endswith("token", F.lit(PLAIN_END)), timestamp)
-    return F.least(F.unix_micros("committed_at"), origin * 1_000_000)
 
 
 def _since(groups: Sequence[Row], prefix: str = "") -> str:

@@ -1,4 +1,4 @@
-"""A Spark consumer's checkpoint: where it started, and what it has reached.
+"""A Spark consumer's checkpoint: where the consumer started, and how far it has come.
 
 It is the truth about progress. The Kafka group ``<name>.<consumer>`` only reports it, so that ordinary tools show the
 lag and a new checkpoint can start exactly there (``--from committed``).
@@ -22,13 +22,13 @@ _TOPICS = "topics.json"
 _QUERY = "query.txt"
 
 SWAP = "swap.json"
-"""The file of a swap that has begun and not ended: the checkpoint may not fit what is at the target."""
+"""The file of a swap that has begun but not ended, so that the checkpoint may not match the target."""
 
 
 class ConsumerCheckpoint:
     """A consumer's checkpoint at ``location``, a local folder or a URI: Spark's own, and the offsets of the start.
 
-    One that is not on this machine has to be opened before it is used. Raises ``ConfigError``.
+    One that is not on this machine must be opened before it is used. Raises ``ConfigError``.
     """
 
     def __init__(self, location: str) -> None:
@@ -37,7 +37,7 @@ class ConsumerCheckpoint:
         self.local = local_folder(location)
         self.location = location if self.local is None else str(self.local)
         self._folder: LocalFolder | HadoopFolder | None = None if self.local is None else LocalFolder(self.local)
-        # The end offsets of the batch that was asked for last.
+        # The end offsets of the batch that was last requested.
         self._last: tuple[int, Offsets] | None = None
 
     def open(self, session: SparkSession) -> None:
@@ -51,17 +51,16 @@ class ConsumerCheckpoint:
 
     @property
     def folder(self) -> LocalFolder | HadoopFolder:
-        assert self._folder is not None, "a checkpoint that is not on this machine is opened first"
+        assert self._folder is not None, "a checkpoint that is not on this machine must be opened first"
         return self._folder
 
     @property
     def _query(self) -> str:
-        """The folder of Spark's own checkpoint, which has another name once it was started over."""
+        """The folder of Spark's own checkpoint, which is renamed when it is started over."""
         return self.folder.read(_QUERY) or "spark"
 
     @property
     def spark(self) -> str:
-        """The location of Spark's own checkpoint."""
         return below(self.folder.uri, self._query)
 
     @property
@@ -74,7 +73,6 @@ class ConsumerCheckpoint:
         return not self._numbers("commits")
 
     def start(self) -> Offsets:
-        """Return the offsets at which the consumer started."""
         offsets: Offsets = json.loads(self.folder.read(_START) or "{}")
         return offsets
 
@@ -83,21 +81,20 @@ class ConsumerCheckpoint:
         last = max(self._numbers("commits"), default=-1)
         newest = max(self._numbers("offsets"), default=-1)
         if newest > last:
-            self._read_end(f"{self._query}/offsets/{newest}")  # which Spark goes on with
+            self._read_end(f"{self._query}/offsets/{newest}")  # Spark continues with this one
         if last >= 0 and not self.folder.read(name := f"{self._query}/commits/{last}"):
             raise self._unreadable(name, "it is empty")
         return self.end_offsets(last)
 
     def _numbers(self, files: str) -> list[int]:
-        """Return the numbers of the batches that Spark has ``offsets`` or ``commits`` of, as far as it keeps them."""
         return [int(name) for name in self.folder.names(f"{self._query}/{files}") if name.isdecimal()]
 
     def topics(self, wanted: Sequence[str], there: Collection[str], *, makes_up: bool = False) -> list[str]:
-        """Return what to read: the topics ``wanted``, and others that it has offsets of, or Spark takes them for lost.
+        """Return the topics to read: those ``wanted``, and others in its offsets, which Spark would consider lost.
 
         A table may have left the config because it was dropped, with changes that are still to be read. ``there``: all
-        topics on Kafka. ``makes_up``: whether the consumer goes on without what it has not read of a topic that was
-        deleted. Raises ``ConfigError``.
+        topics on Kafka. ``makes_up``: whether the consumer continues without the unread records of a deleted topic.
+        Raises ``ConfigError``.
         """
         left = [topic for topic in self.resume() if topic not in wanted]
         if makes_up:
@@ -105,8 +102,8 @@ class ConsumerCheckpoint:
         for topic in left:
             if topic not in there:
                 raise ConfigError(
-                    f"topic {topic}, of which the checkpoint {self.location} has offsets, is neither in the config nor "
-                    "on Kafka any more: name another folder with --checkpoint, and add --from committed to go on there"
+                    f"topic {topic}, which is in the checkpoint {self.location}, is no longer in the config or on "
+                    f"Kafka: name another folder with --checkpoint, and add --from committed to continue there"
                 )
         return [*wanted, *left]  # I1
 
@@ -116,27 +113,24 @@ class ConsumerCheckpoint:
         self.folder.write(_START, json.dumps(start))
 
     def begin_anew(self, start: Offsets) -> None:
-        """Go on at ``start``, where Spark's own checkpoint does not lead. It may be done again if it was cut off."""
+        """Continue at ``start``, where Spark's own checkpoint does not lead. May be repeated after a crash."""
         self.folder.write(_START, json.dumps(start))
         self.folder.write(_QUERY, f"spark-{secrets.token_hex(8)}")
         self._last = None
 
     def note_topics(self, ids: Mapping[str, str]) -> None:
-        """Store the ids of the topics that its offsets are of. Raises ``ConfigError`` if one is not what it was."""
+        """Store the ids of the topics in its offsets. Raises ``ConfigError`` if the id of a topic has changed."""
         known = json.loads(self.folder.read(_TOPICS) or "{}")
         if again := created_again(known, ids):  # I1
             raise ConfigError(
-                f"topic {next(iter(again))} was created again since it was read from the checkpoint {self.location}, "
-                "whose offsets say nothing of its records: name another folder with --checkpoint"
+                f"topic {next(iter(again))} was created again, so the offsets in the checkpoint {self.location} do not "
+                "apply to its records: name another folder with --checkpoint"
             )
         if not ids.items() <= known.items():
             self.folder.write(_TOPICS, json.dumps({**known, **ids}))
 
     def end_offsets(self, batch: int) -> Offsets:
-        """Return the end offsets of a batch, which Spark stores before it runs the batch.
-
-        For batch -1, the offsets at which the consumer started. Raises ``RelayError`` if Spark's file cannot be read.
-        """
+        """Return the end of a batch; for -1 the start. Raises ``RelayError`` if Spark's file cannot be read."""
         if batch < 0:
             return self.start()
         if self._last is None or self._last[0] != batch:
@@ -156,5 +150,6 @@ class ConsumerCheckpoint:
         return RelayError(
             f"cannot read {below(self.location, name)} as a file of Spark 4.0: {why}: a crash of the machine may have "
             "emptied it, or another program wrote it. Name another folder with --checkpoint, and add --from committed, "
-            "which begins behind what was applied; what the target lacks of that is noted as a gap"
+            "which starts after the last applied record; whatever the target still lacks before that is recorded as a "
+            "gap"
         )

@@ -1,4 +1,4 @@
-"""What whatever runs a consumer has to know about it."""
+"""What the code that runs a consumer has to know about it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from relay.cache.continuity import Continuity
 from relay.kafka.group_offsets import Offsets
-from spark_consumers.applied import Start
+from spark_consumers.applied_notes import Start
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 
@@ -15,12 +15,12 @@ from spark_consumers.decode import Decoder
 class Consumer(ABC):
     """A consumer as the runner sees it.
 
-    ``at_most``: records a batch. ``interval``: Spark's processing time between batches, or None.
-    ``apply_every``: how many seconds records wait until there are ``at_most``, or None if they do not wait.
-    ``delta``: whether it writes Delta tables. ``location``: where they are, for one driver at a time; None if that is
-    not known or there are none. ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its
-    sink is up to date; None means a sink that stays right if changes are missed. ``cache``: the place of the cache that
-    it invalidates, "" for other sinks. Only `apply` runs in a thread of Spark's.
+    ``at_most``: records per batch. ``interval``: Spark's processing time between batches, or None. ``apply_every``: how
+    many seconds records wait until there are ``at_most``, or None if they do not wait. ``delta``: whether it writes
+    Delta tables. ``location``: where they are, for one driver at a time; None if that is not known or there are none.
+    ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its sink is up to date; None
+    means a sink that stays correct if changes are missed. ``cache``: the place of the cache that it invalidates, "" for
+    other sinks. Only `apply` runs in one of Spark's threads.
     """
 
     name: str
@@ -35,22 +35,19 @@ class Consumer(ABC):
     cache = ""
 
     def set_aside(self) -> Mapping[str, tuple[float, str]]:
-        """Return the tables that take no changes: since when, in seconds, and why and what to do. From any thread."""
+        """Return the tables that take no changes, with the time, the reason and what to do. From any thread."""
         return {}
 
     @abstractmethod
     def begin(self, session: SparkSession, start: Start) -> None:
-        """Make up for changes that it misses. Raises ``ConfigError`` where it cannot, and ``Unavailable``."""
+        """Make up for changes that it missed. Raises ``ConfigError`` if it cannot, and ``Unavailable``."""
 
     @abstractmethod
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        """Return the columns that ``apply`` needs of each record. Called before each query."""
+        """Return the columns of each record that ``apply`` needs. Called before each query."""
 
     @abstractmethod
     def apply(
         self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
     ) -> dict[str, int]:
-        """Apply batch ``number``, the records between two offsets; return the counts, ``rows`` among them.
-
-        The same batch may come again.
-        """
+        """Apply batch ``number``, which may come again, between two offsets; return the counts, including ``rows``."""

@@ -1,4 +1,4 @@
-"""The copy: for each source table a table with its current rows, each with its event token.
+"""The copy: one table per source table, with its current rows and the event token of each.
 
 The token beside a row decides what may replace it (``fold``). Where the tokens of an item's changes are numbers of one
 shard, the statement that writes its newest change compares it with the stored one (``plain_items``). For all other
@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any
 
 import orjson
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from relay.avro.registry import open_schemas
@@ -23,36 +23,30 @@ from relay.config import Config, CopyConfig
 from relay.kafka.group_offsets import topic_ids
 from relay.kafka.topics import connect
 from relay.token import EventToken
-from spark_consumers.applied import NOT_KNOWN, AppliedNotes
+from spark_consumers.applied_notes import NOT_KNOWN, AppliedNotes
 from spark_consumers.fold import ChangeHead, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges
 from spark_consumers.plain_items import PlainItems, TableSummary
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.running import log_event
-from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.copy_target import CopyTarget, copy_target
 from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.target import TargetTable
+from spark_consumers.sinks.tombstones import SeenSnapshots
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
-# Records a batch. Half of the CPU that Spark takes for 20,000 it takes for a single one, too.
+# Records per batch. Even a batch with a single record takes half of the CPU that Spark takes for 20,000.
 _AT_MOST = 50_000
 _EARLIER = -1  # stands for the segments of earlier batches
 
-_Name = tuple[str, str]
-"""The source and the name of a table."""
-
-_Tables = dict[_Name, dict[int, Layout]]
-"""The layouts of tables, by source and table, and by number."""
+_Name = tuple[str, str]  # the source and the name of a table
+_Tables = dict[_Name, dict[int, Layout]]  # the layouts of tables, by number
 
 
 def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = None) -> TableConsumer:
-    """Return the consumer that keeps the tables of ``target`` up to date, by default those under ``copy.url``.
-
-    Raises ``Unavailable`` if a database there does not answer.
-    """
+    """Return the consumer of ``target``, by default ``copy.url``. Raises ``Unavailable`` for a silent database."""
     topics = sorted({*map(config.topic, config.tables)})
     ids = cache(lambda: topic_ids(connect(config), config, topics))
 
@@ -82,10 +76,10 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
 
 
 def is_there(table: TargetTable, session: SparkSession) -> bool:
-    """Whether the target has a table, even if it cannot be read."""
+    """Whether the target has a table, even one that cannot be read."""
     try:
         return table.exists(session.range(0))
-    except TableFault:  # I12: it will be set aside when it has changes
+    except TableFault:  # I12: it will be set aside when it gets changes
         return True
 
 
@@ -93,7 +87,7 @@ class TableCopies:
     """The copies of all tables. ``open_table``: opens one, by source and table. ``tombstone_retention``: seconds.
 
     ``topic_ids``: returns the ids of the topics of a table, by name. ``published``: the layouts of all changes on the
-    topics, even of tables that no change has come of yet. ``notes``: keep the gaps for tables that come later.
+    topics, even of tables without any change so far. ``notes``: keep the gaps for later tables.
     """
 
     def __init__(
@@ -113,7 +107,7 @@ class TableCopies:
         self._met: set[_Name] = set()  # the tables that had changes
 
     def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
-        """Note gaps, each of one table, for tables that come later, and beside the tables that are there."""
+        """Note gaps, each of one table, for later tables and beside the existing tables."""
         self._notes.add_gaps(session, gaps)
         batch = session.range(0)  # a target takes its session
         by_table: dict[_Name, list[LostChanges]] = {}
@@ -123,7 +117,6 @@ class TableCopies:
             self._mark(batch, name, {}, found)
 
     def plan(self, given: TableBatch) -> BatchPlan:
-        """Plan to store what the changes of a batch make of the rows."""
         nul = all(self._table(*name).target.keeps_nul for name in _names(given.layouts))
         found = PlainItems(given.records, given.layouts, nul=nul)
         return BatchPlan(found.statuses, partial(self._write, given, found), found.close)
@@ -131,7 +124,7 @@ class TableCopies:
     def _write(self, given: TableBatch, found: PlainItems, gaps: Sequence[LostChanges]) -> dict[str, int]:
         batch, counts, collected = given.records, VerdictCounts(), 0
         by_table = _by_table(given.layouts, found.layouts)
-        # First, so that a snapshot in this batch can repair them.
+        # Gaps come first, so that a snapshot in this batch can repair them.
         self._mark_new(given, by_table)
         self._notes.add_gaps(batch.sparkSession, gaps)
         for name in self._names_of_all(given) if gaps else ():
@@ -152,7 +145,7 @@ class TableCopies:
 
     @contextmanager
     def _or_set_aside(self, batch: DataFrame, name: _Name) -> Iterator[None]:
-        """Set a table aside if it cannot take its changes of this batch, and let the others go on."""
+        """Set a table aside if it cannot take its changes in this batch, and let the others continue."""
         known = self._notes.set_aside().get(name)
         try:
             yield
@@ -161,7 +154,7 @@ class TableCopies:
             lost = replace(lost, open_since=known.open_since if known else lost.found_at)
             self._notes.add_gaps(batch.sparkSession, [lost])  # I9: before the batch counts as applied
             if name not in self._notes.set_aside():
-                raise  # nothing has a note of it
+                raise  # no table has a note of it
             self._tables.pop(name, None)  # somebody may drop it, too
             if known is None:
                 log_event("set aside", "copy", source=name[0], table=name[1], error=lost.reason)
@@ -170,25 +163,25 @@ class TableCopies:
         """Note beside a table that was set aside, and can take changes again, that it has missed some."""
         if lost := self._notes.set_aside().get(name):
             missed = replace(lost, open_since=0.0)
-            table.tombstones.forget_snapshots(batch)  # I7: the end of one would delete rows that it has read meanwhile
+            table.tombstones.forget_snapshots(batch)  # I7: its end would delete rows read meanwhile
             table.add_gaps(batch, [missed])
             self._notes.add_gaps(batch.sparkSession, [replace(lost, taken_back=True)])
             log_event("taken back", "copy", source=name[0], table=name[1], missing="read it again: `relay snapshot`")
 
     def _note_repaired(self, batch: DataFrame, name: _Name, table: CopyTable) -> None:
-        """Note that a table that was taken back lacks nothing any longer."""
+        """Note that a table that was taken back no longer lacks anything."""
         lost = self._notes.incomplete().get(name)
         if lost and lost.id not in {gap.id for gap in table.noted_gaps(batch) or ()}:
             self._notes.add_gaps(batch.sparkSession, [replace(lost, open_since=0.0)])
 
     def _mark_new(self, given: TableBatch, changed: _Tables) -> None:
-        """Note past gaps at tables that have their first changes, since they were not there to note them."""
+        """Note past gaps at tables with their first changes, because they did not exist to note them."""
         new = changed.keys() - self._met
         for source in {source for source, _ in new}:
             past = self._notes.gaps(given.records.sparkSession, source)
             names = [name for name in new if name[0] == source] if past else []
             if unmarked := [name for name in names if self._gaps_beside(given.records, name) is None]:
-                # A snapshot has repaired the gaps that no table of the source notes any longer.
+                # A snapshot has repaired the gaps that no table of the source still notes.
                 known = self._noted_gaps(given, source)
                 for name in unmarked:
                     of_all = [gap for gap in (past if known is None else known) if gap.table is None]
@@ -197,13 +190,13 @@ class TableCopies:
         self._met |= new - self._notes.set_aside().keys()
 
     def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:
-        """Return the gaps that any table of a source has noted, or None if none of them ever had one."""
+        """Return the gaps that any table of a source has noted, or None if none of the tables ever noted one."""
         names = [name for name in self._names_of_all(given) if name[0] == source]
         noted = [gaps for name in names if (gaps := self._gaps_beside(given.records, name)) is not None]
         return [gap for gaps in noted for gap in gaps] if noted else None
 
     def _gaps_beside(self, batch: DataFrame, name: _Name) -> Sequence[LostChanges] | None:
-        """Return the gaps that a table has noted, or None if it never had one, or cannot be read."""
+        """Return the gaps that a table has noted, or None if it never noted one, or cannot be read."""
         found = []
         with self._or_set_aside(batch, name):  # I12
             found.append(self._table(*name).noted_gaps(batch))
@@ -214,13 +207,13 @@ class TableCopies:
         return _names([*given.layouts, *self._published()])  # I9
 
     def _mark(self, batch: DataFrame, name: _Name, changed: _Tables, gaps: Sequence[LostChanges]) -> None:
-        """Note gaps beside a table, if it is there or this batch creates it."""
+        """Note gaps beside a table, if it exists or this batch creates it."""
         if not gaps:
             return
         with self._or_set_aside(batch, name):
             table = self._table(*name)
             if name in changed:
-                # Not for other layouts, which may be from before the table had this key.
+                # Not for other layouts, which may date from before the table had this key.
                 table.prepare(batch, changed[name])
             if table.target.exists(batch):
                 table.add_gaps(batch, gaps)
@@ -246,7 +239,7 @@ def _by_table(layouts: Sequence[Layout], numbers: Iterable[int]) -> _Tables:
 def _undecided(
     changes: DataFrame, table: CopyTable, found: TableSummary, counts: VerdictCounts
 ) -> Sequence[ChangeHead]:
-    """Let SQL decide what it can of a table's changes, and return the others."""
+    """Let SQL decide those of a table's changes that it can, and return the others."""
     if not found.is_by_item or not (found.items or found.reads):
         return _heads(changes)
     left = table.decide(changes, found, counts)
@@ -263,7 +256,18 @@ def _undecided(
 
 
 def _heads(changes: DataFrame) -> list[ChangeHead]:
-    return [_read_head(orjson.loads(row[0])) for row in changes.select(_head()).collect()]
+    """Return changes without their images, which Spark returns as JSON."""
+    columns = ("topic", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
+    head = F.struct(
+        *columns,
+        F.when(F.col("new").isNotNull(), True).alias("new"),
+        "snapshot_id",
+        "snapshot_as_of",
+        F.try_element_at("attributes", F.lit(MARK)).alias("mark"),
+        F.try_element_at("attributes", F.lit(REDRIVEN)).alias("redriven"),
+    )
+    rows = changes.select(F.to_json(head, {"ignoreNullFields": "true"})).collect()
+    return [_read_head(orjson.loads(row[0])) for row in rows]
 
 
 def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts) -> None:
@@ -273,7 +277,7 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
         table.tombstones.load(batch)
         keyed = [change for change in keyed if _is_current(change, table.tombstones.snapshots, counts)]
     truncations = [change for change in changes if change.operation is Operation.TRUNCATE]
-    # The tokens of the truncations up to here, each with the number of the segment that it follows.
+    # The tokens of the truncations up to here, each with the number of the segment before it.
     past_truncations: list[tuple[int, EventToken | None]] = []
     if truncations:
         past_truncations += [(_EARLIER, token) for token in table.truncations(batch)]
@@ -293,7 +297,7 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
         for mark in sorted(marks, key=attrgetter("partition_offset")):
             if mark.snapshot is not None:
                 _apply_mark(batch, table, mark, mark.snapshot, counts)
-        # After the sweeps, so that one that a crash cut off is done again.
+        # After the sweeps, so that a sweep cut off by a crash is repeated.
         if table.tombstones.remember(batch):
             break
         table.tombstones.load(batch)  # another driver was faster
@@ -302,7 +306,6 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
 def _apply_mark(
     batch: DataFrame, table: CopyTable, mark: ChangeHead, snapshot: Snapshot, counts: VerdictCounts
 ) -> None:
-    """Apply the begin or the end of a snapshot in one partition."""
     partition, tombstones = mark.place.partition, table.tombstones
     if mark.mark == "begin":
         tombstones.snapshots.begin(mark.place.topic, partition, snapshot.id, mark.place.offset)
@@ -317,34 +320,18 @@ def _apply_mark(
 def _truncations_of(
     past_truncations: Sequence[tuple[int, EventToken | None]], read_in: Mapping[str, int], row: StoredRow
 ) -> list[EventToken]:
-    """Return the truncations that came after ``row``; for a row that this batch read, only the later ones."""
+    """Return the truncations after ``row``; for a row that this batch read, only the later ones."""
     first = read_in.get(row.event_id, _EARLIER)
     return [token for number, token in past_truncations if token is not None and number >= first]
 
 
 def _is_current(change: ChangeHead, seen: SeenSnapshots, counts: VerdictCounts) -> bool:
-    """Whether a change may be applied: a row of a snapshot that was replaced by a later one may not."""
+    """Whether a change may be applied: not if it is a row of a snapshot that a later one has replaced."""
     if change.operation is not Operation.READ or change.snapshot is None:
         return True
     accepted = seen.accepts(change.place.partition, change.snapshot.as_of)
     counts.ignored += not accepted
     return accepted
-
-
-def _head() -> Column:
-    """Return a change without its images, as JSON."""
-    columns = ("topic", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
-    return F.to_json(
-        F.struct(
-            *columns,
-            F.when(F.col("new").isNotNull(), True).alias("new"),
-            "snapshot_id",
-            "snapshot_as_of",
-            F.try_element_at("attributes", F.lit(MARK)).alias("mark"),
-            F.try_element_at("attributes", F.lit(REDRIVEN)).alias("redriven"),
-        ),
-        {"ignoreNullFields": "true"},
-    )
 
 
 def _read_head(head: Mapping[str, Any]) -> ChangeHead:
@@ -355,7 +342,7 @@ def _read_head(head: Mapping[str, Any]) -> ChangeHead:
         place=place,
         event_id=head["event_id"],
         operation=Operation(head["operation"]),
-        # Where in the batch the image is.
+        # The place of the image in the batch.
         new=(place.partition, place.offset) if head.get("new") else None,
         images=Images(head["images"]),
         token=None if token is None else EventToken.from_json(token),

@@ -5,8 +5,6 @@ The key of a dead letter is ``topic/partition/offset/consumer``, its value is th
 same keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -31,18 +29,6 @@ _REASONS = {
 }
 
 
-class UnknownSchemas(RelayError):
-    """Values name schemas that are not known yet. Read the schemas again, then retry the batch."""
-
-    def __init__(self, records: Sequence[NonChangeRecord]) -> None:
-        self.headers = {split(record.value)[0] for record in records}
-        first = records[0]
-        super().__init__(
-            f"no schema is known for {len(records)} records; the first is at {first.topic}[{first.partition}] offset "
-            f"{first.offset} and starts with {split(first.value)[0].hex()}: check the schemas topic or the registry"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class NonChangeRecord:
     """A record that carries no change: a gap, an unknown schema, or bytes that cannot be decoded; or a refused one."""
@@ -60,8 +46,20 @@ class NonChangeRecord:
         return self.status in _REASONS
 
 
+class UnknownSchemas(RelayError):
+    """Values name schemas that are not known yet. Read the schemas again, then retry the batch."""
+
+    def __init__(self, records: Sequence[NonChangeRecord]) -> None:
+        self.headers = {split(record.value)[0] for record in records}
+        first = records[0]
+        super().__init__(
+            f"no schema is known for {len(records)} records; the first is at {first.topic}[{first.partition}] offset "
+            f"{first.offset} and starts with {split(first.value)[0].hex()}: check the schemas topic or the registry"
+        )
+
+
 class DeadLetterTopic:
-    """The topic ``<name>.dead_letters``, written by one consumer, from one thread at a time."""
+    """The topic ``<name>.dead_letters``. One consumer writes to it, from one thread at a time."""
 
     def __init__(self, config: Config, consumer: str, schemas: WriterSchemas) -> None:
         self._topic = config.internal("dead_letters")
@@ -75,17 +73,14 @@ class DeadLetterTopic:
             "delivery.timeout.ms": int(_SEND_TIMEOUT * 1000),
         }
         self._producer = Producer(self._settings, logger=SILENT_LOG)
-        # Filled by delivery reports, which poll and flush call in the thread that sends.
+        # Filled by delivery reports, which poll and flush deliver in the thread that sends.
         self._failures: list[KafkaError] = []
 
     def refuse_unknown_schemas(self, records: Sequence[NonChangeRecord]) -> None:
-        """Raise ``UnknownSchemas`` if a record has to wait for its schema, or need no longer be given up.
-
-        Raises ``Unavailable``, too.
-        """
+        """Raise ``UnknownSchemas`` if a record waits for a schema, or need not be given up; or ``Unavailable``."""
         unknown = [record for record in records if record.status is DecodeStatus.SCHEMA]
         foreign = {split(record.value)[0]: record for record in records if record.status is DecodeStatus.FOREIGN}
-        # I1: it may have been published since it was given up.
+        # I1: the schema may have been published since it was given up.
         unknown += [record for header, record in foreign.items() if self._schemas.lookup(header) is not None]
         if unknown:
             raise UnknownSchemas(unknown)
@@ -103,7 +98,7 @@ class DeadLetterTopic:
                 why = self._failures[0].str() if self._failures else f"no answer within {_SEND_TIMEOUT:g} s"
                 raise Unavailable(f"cannot write dead letters to topic {self._topic}: {why}")
         except Unavailable:
-            # What this one reports late would count for later letters, and after a fatal error it sends none.
+            # This producer's late reports would count for later letters, and after a fatal error it sends none.
             self._producer.purge()
             self._producer = Producer(self._settings, logger=SILENT_LOG)
             raise

@@ -4,12 +4,10 @@ Spark's ``from_avro`` has one schema for a whole column. A query with 200 of the
 370 µs for each record. The class takes the same for one schema as for many.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,42 +27,39 @@ _PADDING = r"\.0*$|(\.\d*[1-9])0+$"
 
 
 def unpadded(text: Column) -> Column:
-    """Return the text of a number or time without the zeros at the end of its decimals.
-
-    I7: it is part of a key, and a row keeps its key when the type of the column gets more decimals.
-    """
+    """Return a number's or time's text without trailing zeros. I7: a key stays as its column gets more decimals."""
     return F.regexp_replace(text, _PADDING, "$1")
 
 
 @dataclass(frozen=True, slots=True)
 class TypedTable:
-    """The types of one table's key and rows. Rows are text for DynamoDB's items without ``columns:``."""
+    """The types of one table's key and rows. Rows are text for DynamoDB items without ``columns:``."""
 
     key: StructType
     row: StructType | StringType
 
     @classmethod
-    def of(cls, table: str, versions: Sequence[tuple[Layout, StructType]]) -> TypedTable:
-        """Return the types that hold every value of all versions exactly (I8).
+    def of(cls, table: str, versions: Sequence[tuple[Layout, StructType]]) -> Self:
+        """Return a table that holds all values of all ``versions`` (layout, decoded type) exactly (I8).
 
-        ``versions``: the layout and the decoded type of each schema. Raises ``ConfigError`` if there is none.
+        Raises ``ConfigError`` if there is none.
         """
         keys = [(layout.key, _struct(decoded, "key")) for layout, decoded in versions]
         rows = [(layout.row, _struct(decoded, "old")) for layout, decoded in versions if layout.row is not None]
         if rows and len(rows) < len(versions):
             raise ConfigError(
-                f"table {table}: some of its changes have typed columns and others do not: read them as JSON, "
-                "without `table`"
+                f"table {table}: some of its changes have typed columns and others do not: omit `table` to read the "
+                "changes as JSON"
             )
         return cls(_union(table, keys), _union(table, rows) if rows else StringType())
 
-    def of_key(self, key: Column, layout: Layout) -> Column:
-        return _cast(key, layout.key, self.key, in_key=True)
-
-    def of_image(self, image: Column, layout: Layout) -> Column:
+    def part(self, name: str, decoded: Column, layout: Layout) -> Column:
+        """Return the ``key``, or the image ``old`` or ``new``, of a change that was decoded by the layout's schema."""
+        if name == "key":
+            return _cast(decoded, layout.key, self.key, in_key=True)
         if layout.row is None or isinstance(self.row, StringType):
-            return image
-        return _cast(image, layout.row, self.row)
+            return decoded
+        return _cast(decoded, layout.row, self.row)
 
 
 def _struct(decoded: StructType, part: str) -> StructType:
@@ -90,15 +85,15 @@ def _type(table: str, column: str, versions: Sequence[tuple[str, DataType]]) -> 
         if wider is None:
             had = " and ".join(dict.fromkeys(kind for kind, _ in versions))
             raise ConfigError(
-                f"table {table}: column {column} has been {had}, which no type holds exactly: read it as JSON, without "
-                "`table`"
+                f"table {table}: column {column} has had the types {had}, and no single type holds the values of all "
+                "of them exactly: omit `table` to read the changes as JSON"
             )
         kind = wider
     return DataType.fromDDL(sql_type(kind))
 
 
 def _cast(record: Column, fields: Sequence[RecordField], wanted: StructType, *, in_key: bool = False) -> Column:
-    """Return a record under the source's names; columns that its version of the table does not have are null."""
+    """Return a record under the source's column names; columns that its version of the table lacks are null."""
     found = {each.name: record[each.avro] for each in fields}
     if in_key:
         found |= {each.name: unpadded(found[each.name]) for each in fields if each.is_padded and each.type == "string"}
@@ -109,7 +104,7 @@ def _cast(record: Column, fields: Sequence[RecordField], wanted: StructType, *, 
 Schemas = Mapping[bytes, Mapping[str, Any]]
 """By the header of their values."""
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
-# What the Java class returns, in its order. Its times are in microseconds.
+# The columns that the Java class returns, in order. Times are in microseconds.
 _READ = (
     "status string, layout int, event_id string, operation string, source string, `table` string, key string, "
     "key_texts array<string>, old string, new string, images string, token string, token_timestamp long, "
@@ -120,10 +115,10 @@ _READ = (
 
 
 class Decoder:
-    """Decodes with ``schemas``, and with those that ``look`` returns before each batch.
+    """Decodes with ``schemas``, and with the schemas that ``look`` returns before each batch.
 
     ``registry``: whether values may have the framing of a schema registry. ``gaps``: the gaps topic, whose records are
-    not changes. ``given_up``: headers whose schemas are not waited for any longer.
+    not changes. ``given_up``: headers whose schemas are no longer waited for.
     """
 
     def __init__(
@@ -143,14 +138,13 @@ class Decoder:
         self.look = look
 
     def lookup(self, header: bytes) -> Mapping[str, Any] | None:
-        """Return the schema that wrote the values with a header, if it is known."""
         return self.schemas.get(header)
 
     def changes(self, records: DataFrame, *, typed: str | None = None, in_full: bool = False) -> DataFrame:
         """Return status, topic, partition, offset, value (null for changes) and all columns of a change.
 
-        If the schema of a record is unknown, as it may be for many, ``value`` is the header unless ``in_full``.
-        ``key``, ``old`` and ``new`` are JSON; if all schemas are of the one table ``typed``, structs (`TypedTable`).
+        If a record's schema is unknown, as many may be, ``value`` is only the header unless ``in_full``. ``key``,
+        ``old`` and ``new`` are JSON; if all schemas belong to the one table ``typed``, they are structs (`TypedTable`).
         """
         struct = StructType.fromDDL(_READ)
         assert isinstance(struct, StructType)
@@ -162,17 +156,21 @@ class Decoder:
         if typed is not None:
             read, structs = self._typed(read, typed)
             columns |= structs
+        status, value = F.col("status"), F.col("value")
+        if not in_full:
+            header = F.substring(value, 1, SINGLE_OBJECT_HEADER)
+            value = F.when(status == DecodeStatus.SCHEMA, header).otherwise(value)
         return read.select(
             "status",
             "topic",
             "partition",
             "offset",
-            F.when(F.col("status") != DecodeStatus.CHANGE, F.col("value") if in_full else _kept_value()).alias("value"),
+            F.when(status != DecodeStatus.CHANGE, value).alias("value"),
             *(column.alias(name) for name, column in columns.items()),
         )
 
     def _read_by(self, session: SparkSession, struct: StructType) -> Column:
-        """Return a ``struct`` for each value; the layout is the place among the schemas."""
+        """Return a ``struct`` for each value. Its layout is its position among the schemas."""
         context = session.sparkContext
         jvm: Any = context._jvm
         reader = new_instance(context, "ChangeReader", self.registry)
@@ -187,10 +185,10 @@ class Decoder:
         return Column(function.apply(jvm.PythonUtils.toSeq([F.col("value")._jc])))
 
     def _typed(self, read: DataFrame, table: str) -> tuple[DataFrame, dict[str, Column]]:
-        """Add a column d0, d1, ... for each schema, null for values of other schemas; return key and images of them."""
+        """Add a column d0, d1, ... per schema, null for values of other schemas; return key and images from them."""
         columns = []
         for number, (header, schema) in enumerate(self.schemas.items()):
-            # Null for all other values: Spark decodes any bytes with any schema and reports nothing.
+            # Null for all other values: Spark decodes any bytes with any schema, and reports nothing.
             is_own = (F.col("status") == DecodeStatus.CHANGE) & (F.col("c.layout") == number)
             body = F.when(is_own, F.substring("value", len(header) + 1, 0x7FFFFFFF))
             columns.append(from_avro(body, _dumps(schema), _OPTIONS).alias(f"d{number}"))
@@ -205,18 +203,17 @@ class Decoder:
         for name, kind in {"key": types.key, "old": types.row, "new": types.row}.items():
             chosen = F.lit(None).cast(kind)
             for number, layout in enumerate(self.layouts):
-                part = F.col(f"d{number}")[name]
-                own = types.of_key(part, layout) if name == "key" else types.of_image(part, layout)
+                own = types.part(name, F.col(f"d{number}")[name], layout)
                 chosen = F.when(F.col("c.layout") == number, own).otherwise(chosen)
             found[name] = chosen
         return decoded, found
 
 
 class _Learning:
-    """Adds later schemas to a reader in Spark's JVM, which calls it before it sends the reader to the executors.
+    """Adds later schemas to a reader in Spark's JVM, which calls this before it sends the reader to the executors.
 
-    By then Spark has chosen where the batch ends, so the schemas of all its records are published. It does not keep the
-    reader, which keeps it.
+    By then Spark has chosen the end of the batch, so the schemas of all its records are published. This object does not
+    refer to the reader, which refers to it.
     """
 
     def __init__(self, look: Callable[[], Schemas], known: Iterable[bytes]) -> None:
@@ -231,12 +228,6 @@ class _Learning:
 
     class Java:
         implements = ("java.util.function.Consumer",)
-
-
-def _kept_value() -> Column:
-    """Return the value of a record that is not a change; with an unknown schema its header."""
-    value = F.col("value")
-    return F.when(F.col("status") == DecodeStatus.SCHEMA, F.substring(value, 1, SINGLE_OBJECT_HEADER)).otherwise(value)
 
 
 def _dumps(schema: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What Spark's executors need in order to run our Python: the code, and the packages that it imports."""
+"""What Spark's executors need to run our Python: the code, and the packages that it imports."""
 
 import importlib
 import time
@@ -32,10 +32,7 @@ def our_code(folder: Path) -> Path:
 
 
 def check(session: SparkSession, modules: Sequence[str], is_stopping: Callable[[], bool]) -> None:
-    """Import ``modules`` on an executor, so that a cluster that lacks something is noticed before a batch fails.
-
-    Returns early once ``is_stopping``. Raises ``Unavailable``.
-    """
+    """Import ``modules`` on an executor, unless ``is_stopping``. Raises ``Unavailable``, before a batch would fail."""
     problems: list[str] = []
     thread = Thread(target=_run, args=(session, modules, problems), daemon=True)
     thread.start()
@@ -58,7 +55,6 @@ def check(session: SparkSession, modules: Sequence[str], is_stopping: Callable[[
 
 
 def _run(session: SparkSession, modules: Sequence[str], problems: list[str]) -> None:
-    """Append what is missing on an executor to ``problems``."""
     session.sparkContext.setJobGroup(_GROUP, "what the executors have")
     try:
         problems += session.sparkContext.parallelize([0], 1).mapPartitions(partial(_missing, modules)).collect()
@@ -67,7 +63,7 @@ def _run(session: SparkSession, modules: Sequence[str], problems: list[str]) -> 
 
 
 def _missing(modules: Sequence[str], _: Iterable[int]) -> list[str]:
-    """Run on an executor: return why a module cannot be imported, if one cannot."""
+    """Return why a module cannot be imported, if one cannot. Runs on an executor."""
     for name in modules:
         try:
             importlib.import_module(name)

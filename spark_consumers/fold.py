@@ -1,10 +1,8 @@
-"""The rule of the copy, without Spark: what one change, or many, make of a stored row.
+"""The rule of the copy, without Spark: how one change, or many, affect a stored row.
 
 A batch is folded change by change from the stored row, so it ends as if each change had been written alone. The
 properties in ``tests/spark_consumers/test_convergence.py`` hold for every version of the rule.
 """
-
-from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, Self
 
 from relay.change import REDRIVEN, UNDECODED, Images, Operation, Snapshot
 from relay.keyrange import KeyRange, shard_range
@@ -20,7 +18,7 @@ from relay.records import INCARNATION
 from relay.token import EventToken, Order, compare
 
 READ_WITHIN = 130
-"""A row was read at most this many seconds after its ``as_of``: the sources' margin, and as much for clock skew."""
+"""A row was read at most this many seconds after its ``as_of``: the sources' margin, plus as much for clock skew."""
 
 PartitionOffset = tuple[int, int]
 """The Kafka partition and offset of a record."""
@@ -28,7 +26,7 @@ PartitionOffset = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record is: in one partition of a topic, an item's changes are in the order of the source (I2)."""
+    """The place of a record. Within one partition of a topic, an item's changes are in the order of the source (I2)."""
 
     topic: str
     partition: int
@@ -37,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ChangeHead:
-    """A change without its images. ``new``: stands for the new image, None if there is none; opaque to the rule."""
+    """A change without its images. ``new``: represents the new image, None if there is none; opaque to the rule."""
 
     key: tuple[str, ...]
     place: Place
@@ -47,7 +45,7 @@ class ChangeHead:
     images: Images
     token: EventToken | None
     snapshot: Snapshot | None
-    attributes: Mapping[str, str]  # only the ones that the rule reads
+    attributes: Mapping[str, str]  # only the attributes that the rule reads
     mark: str | None = None  # "begin" or "end" of a snapshot
 
     @property
@@ -59,8 +57,8 @@ class ChangeHead:
 class StoredRow:
     """One row of the copy, tombstones included.
 
-    ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token, since
-    the change came without its image. ``read_as_of``: ``as_of`` of the last snapshot that stored the row, in seconds,
+    ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token: its
+    change came without the image. ``read_as_of``: ``as_of`` of the last snapshot that stored the row, in seconds,
     whatever was stored since; 0 if none did. ``place``: the place of the change; None once its topic was created again.
     """
 
@@ -74,19 +72,19 @@ class StoredRow:
 
     @property
     def is_known_deleted(self) -> bool:
-        """Whether the source is known to lack the row. A row that only came as a stub may exist."""
+        """Whether the source certainly lacks the row. A row that only came as a stub may exist."""
         return self.deleted and not self.incomplete
 
 
 class Verdict(StrEnum):
     APPLIED = "applied"
     IGNORED = "ignored"
-    UNKNOWN = "unknown"  # stored, because no order was known (I5)
+    UNKNOWN = "unknown"  # stored although the order is unknown (I5)
 
 
 @dataclass(slots=True)
 class VerdictCounts:
-    """``unknown`` and ``incomplete`` are among ``applied``."""
+    """Counts of verdicts. ``unknown`` and ``incomplete`` are included in ``applied``."""
 
     applied: int = 0
     ignored: int = 0
@@ -102,7 +100,7 @@ class VerdictCounts:
         self.unknown += verdict is Verdict.UNKNOWN
         self.incomplete += after is not None and after.incomplete
 
-    def add(self, more: VerdictCounts) -> None:
+    def add(self, more: Self) -> None:
         self.applied += more.applied
         self.ignored += more.ignored
         self.unknown += more.unknown
@@ -110,15 +108,12 @@ class VerdictCounts:
 
 
 def store(stored: StoredRow | None, change: ChangeHead) -> tuple[StoredRow | None, Verdict]:
-    """Return the row after ``change`` (``stored`` itself if it is ignored), and the verdict.
-
-    For changes with a key: `truncate` handles TRUNCATE, and `sweep` the end of a snapshot.
-    """
+    """Return the row after a ``change`` with a key (``stored`` itself if the change is ignored), and the verdict."""
     verdict = _verdict(stored, change)
     if verdict is Verdict.IGNORED:
         return stored, verdict
     read = stored.read_as_of if stored is not None else 0
-    # What completes a stub is the same change, which has its place among the others already.
+    # A stub is completed by the same change, which already has its place among the others.
     place = stored.place if stored is not None and REDRIVEN in change.attributes else change.place
     if change.operation is Operation.READ and change.snapshot is not None:
         read = max(read, change.snapshot.as_of)
@@ -126,7 +121,7 @@ def store(stored: StoredRow | None, change: ChangeHead) -> tuple[StoredRow | Non
         return StoredRow(None, change.token, change.event_id, deleted=True, read_as_of=read, place=place), verdict
     if change.new is not None:
         return StoredRow(change.new, change.token, change.event_id, read_as_of=read, place=place), verdict
-    # I8: the new row is not known, so the old one is kept and marked incomplete.
+    # I8: the new row is unknown, so the old one is kept and marked incomplete.
     kept = stored.item if stored is not None else None
     deleted = stored is None or stored.deleted
     after = StoredRow(kept, change.token, change.event_id, deleted, incomplete=True, read_as_of=read, place=place)
@@ -135,9 +130,9 @@ def store(stored: StoredRow | None, change: ChangeHead) -> tuple[StoredRow | Non
 
 def _verdict(stored: StoredRow | None, change: ChangeHead) -> Verdict:
     is_late = change.attributes.get(REDRIVEN) == UNDECODED
-    # What is redriven comes long after its place in the order, so it may only complete its own stub, or the row that
-    # its target has refused. Anything else that is stored is newer, even where the tokens cannot say so (I5); if
-    # nothing is stored, a tombstone was collected.
+    # A redriven change comes long after its place in the order, so it may only complete its own stub, or the row that
+    # its target has refused. Any other stored row is newer, even if the tokens do not show it (I5); if no row is
+    # stored, a tombstone was collected.
     completes = stored is not None and stored.incomplete and stored.event_id == change.event_id
     if REDRIVEN in change.attributes and (completes or not is_late):
         return Verdict.APPLIED if completes else Verdict.IGNORED
@@ -147,7 +142,7 @@ def _verdict(stored: StoredRow | None, change: ChangeHead) -> Verdict:
         read = change.snapshot
         newer = (
             read is not None
-            and read.as_of >= stored.read_as_of  # else the page was read earlier
+            and read.as_of >= stored.read_as_of  # otherwise the page was read earlier
             and (stored.token is None or stored.token.timestamp < read.as_of)
         )
         return Verdict.APPLIED if newer else Verdict.IGNORED
@@ -155,7 +150,7 @@ def _verdict(stored: StoredRow | None, change: ChangeHead) -> Verdict:
         was_read = is_late and change.token is not None and change.token.timestamp < stored.read_as_of
         return Verdict.IGNORED if was_read or _is_replay(stored, change) else Verdict.APPLIED  # I7
     order = compare(stored.token, change.token)
-    if order is Order.NEWER or (is_late and order is not Order.OLDER):  # I7: what is stored may have come after it
+    if order is Order.NEWER or (is_late and order is not Order.OLDER):  # I7: the stored row may be later
         return Verdict.IGNORED
     if order is Order.EQUAL and stored.event_id == change.event_id and not stored.incomplete:
         # I7: a replay of the stored change. It may be a stub that was completed since.
@@ -166,7 +161,7 @@ def _verdict(stored: StoredRow | None, change: ChangeHead) -> Verdict:
 
 
 def _is_replay(stored: StoredRow, change: ChangeHead) -> bool:
-    """Whether the topic has ``change`` at or before the stored one: another driver, or a restart, may apply it."""
+    """Whether the topic has ``change`` at or before the stored one, so that it is applied again."""
     before, place = stored.place, change.place
     if before is None or (before.topic, before.partition) != (place.topic, place.partition):
         return False
@@ -193,7 +188,7 @@ def truncate(stored: StoredRow, change: ChangeHead, others: Iterable[EventToken]
 
 
 def needed_later(truncations: Iterable[EventToken | None]) -> list[EventToken]:
-    """Return those tokens of ``truncations``, which are in order, that later ones of other shards need: the newest of
+    """Return the tokens of ``truncations``, which are in order, that later ones of other shards need: the newest of
     each shard, unless it is the complete key space.
     """
     newest: dict[str, EventToken] = {}
@@ -206,7 +201,7 @@ def needed_later(truncations: Iterable[EventToken | None]) -> list[EventToken]:
 
 
 def _order_of_row(stored: StoredRow, token: EventToken | None) -> Order:
-    """Return the order of a row relative to a truncation. One without a token was read soon after ``read_as_of``."""
+    """Return the order of a row relative to a truncation. A row without a token was read soon after ``read_as_of``."""
     if stored.token is not None:
         return compare(stored.token, token)
     if token is None or token.timestamp >= stored.read_as_of + READ_WITHIN:
@@ -236,7 +231,7 @@ def _range_of(shard: str) -> KeyRange:
     try:
         return shard_range(shard.rpartition("/")[2].partition(INCARNATION)[0])
     except ValueError:
-        return KeyRange()  # not named after a key range: it may hold any row
+        return KeyRange()  # the name is not a key range: the shard may hold any row
 
 
 def _range(token: EventToken | None) -> KeyRange:
@@ -279,7 +274,7 @@ def split_at_truncations(
     for truncation in sorted(truncations, key=attrgetter("partition_offset")):
         partition, offset = truncation.partition_offset
         in_partition = offsets.setdefault(partition, [])
-        # Each partition holds every truncation.
+        # Each truncation is in every partition.
         same = numbered.setdefault(len(in_partition), {}).setdefault(truncation.event_id, (truncation, []))
         same[1].append(partition)
         in_partition.append(offset)

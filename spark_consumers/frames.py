@@ -1,4 +1,4 @@
-"""Changes as DataFrames, for jobs of one's own."""
+"""Changes as DataFrames, for your own Spark jobs."""
 
 import contextlib
 import json
@@ -27,16 +27,14 @@ from spark_consumers.session import refuse_other_meanings
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN = 15.0
-"""Seconds without a look-up after one that failed: else each batch would wait for another."""
-
+_LOOK_AGAIN = 15.0  # seconds without a look-up after a failed one; otherwise each batch would wait for another
 _NAME = "read-changes"
 _INTERNAL = ("layout", "key_texts")
 NOT_SHOWN = (*_INTERNAL, "status", "value")
-"""The columns of `Decoder.changes` that `read_changes` does not have."""
+"""The columns of `Decoder.changes` that `read_changes` omits."""
 
 OrderedRule = Callable[[tuple[str, str, Any], Iterator[Row]], object]
-"""What is done with the changes of one item: source, table and key, and its changes in order."""
+"""Handles the changes of one item: source, table and key, and its changes in order."""
 
 
 def read_changes(
@@ -57,30 +55,30 @@ def read_changes(
     token_timestamp, token_shard, token_position, snapshot_id, snapshot_as_of, transaction_id, transaction_order,
     transaction_last, keyspace_id, resume_timestamp, committed_at, relayed_at and attributes. ``key``, ``old`` and
     ``new`` are JSON under the source's column names. With ``table`` only its changes are read, and those three are
-    structs with the columns' own types; images of DynamoDB without ``columns:`` stay JSON.
+    structs with the columns' own types; DynamoDB images without ``columns:`` stay JSON.
 
     ``start``: earliest (the default), latest, committed:GROUP, an ISO time, a time ago such as ``-2h``, or offsets as
-    JSON; a streaming query with a checkpoint goes on from there instead. ``end``: the same, only without ``streaming``;
-    by default the present end, even for partitions that JSON leaves out. ``at_most``: records a batch.
-    ``undecodable``: what becomes of a record that is not a change: an error, or a row with its ``status`` and
-    ``value``, which are two more columns then.
+    JSON; a streaming query with a checkpoint continues there instead. ``end``: the same, only without ``streaming``; by
+    default the current end, even for partitions that JSON leaves out. ``at_most``: records per batch. ``undecodable``:
+    how to treat a record that is not a change: as an error, or as a row with ``status`` and ``value``, which are then
+    two more columns.
 
-    A streaming query looks up the schemas that are published while it runs. With ``table`` the columns are the ones
-    that are known now: a change with a later schema ends the query with an error that says so, and the next one knows
-    it. Raises ``ConfigError`` for wrong arguments, and ``Unavailable`` if Kafka, a topic or the schema registry is, or
-    if no change of ``table`` was relayed yet.
+    A streaming query looks up the schemas that are published while it runs. With ``table``, the columns are those known
+    now: a change with a later schema ends the query with an error that says so, and the next query knows it. Raises
+    ``ConfigError`` for wrong arguments, and ``Unavailable`` if Kafka, a topic or the schema registry is, or if no
+    change of ``table`` was relayed yet.
     """
     if streaming and end is not None:
-        raise ConfigError("end: a streaming query has no end: give streaming=False, or leave it out")
+        raise ConfigError("end: a streaming query has no end: pass streaming=False, or omit `end`")
     refuse_other_meanings(spark)
     names = topics_of_changes(config, topics or ([table] if table is not None else []))
     if table is not None and names != [config.topic(table)]:
-        raise ConfigError(f"table {table!r}: leave the topics out, or name only {config.topic(table)}")
+        raise ConfigError(f"table {table!r}: omit `topics`, or name only {config.topic(table)}")
     kafka_topics.connect(config)  # raises a clear error if no broker can be reached
     with contextlib.closing(GroupOffsets(config, _NAME, names)) as group:
         wanted = group.resolve(start or "earliest", option="start")
         if streaming:
-            # A checkpoint may override it, so Spark itself looks whether its records are there.
+            # A checkpoint may override it, so Spark itself checks that its records still exist.
             records = kafka_source.read(spark, config, _NAME, names, json.dumps(wanted), at_most)
         else:
             last = group.resolve(end or "latest", option="end", others=LATEST)
@@ -90,18 +88,17 @@ def read_changes(
             # Spark refuses an end before its start.
             last = {t: {p: max(offset, first[t][p]) for p, offset in ps.items()} for t, ps in last.items()}
             records = kafka_source.read_between(spark, config, _NAME, first, last)
-    # After the end, before which the schemas of all records were published.
+    # After the end offsets, because the schemas of all records up to them were published before.
     published = LaterSchemas(config, names, must=undecodable == "keep")
     look = published if streaming and table is None else None
     registry, gaps = config.schema_registry is not None, config.internal("gaps")
     decoder = Decoder(published.learn(), registry=registry, gaps=gaps, look=look)
     if table is not None and not decoder.schemas:
-        raise Unavailable(f"table {table}: no change of it was relayed yet, so its columns are not known: try later")
+        raise Unavailable(f"table {table}: nothing was relayed for it yet, so its columns are unknown: try again later")
     return decoded(records, decoder, table, undecodable)
 
 
 def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable: str) -> DataFrame:
-    """Return the changes in ``records``."""
     changes = decoder.changes(records, typed=table, in_full=undecodable == "keep").drop(*_INTERNAL)
     status = F.col("status")
     foreign = status.isin(DecodeStatus.SCHEMA, DecodeStatus.FRAMING, DecodeStatus.DAMAGED)
@@ -109,12 +106,12 @@ def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable
         return changes.where((status == DecodeStatus.CHANGE) | foreign)
     place = F.concat(F.col("topic"), F.lit("["), F.col("partition"), F.lit("] offset "), F.col("offset"))
     if decoder.look is None:
-        unknown = F.lit(": no schema of it was known when the query started: start the query again")
+        unknown = F.lit(": its schema was not known when the query started: start the query again")
     else:
         unknown = F.lit(": its schema is not published, or could not be looked up: start the query again when it is")
     problem = F.concat(place, F.when(status == DecodeStatus.SCHEMA, unknown).otherwise(F.concat(F.lit(": "), status)))
-    # In a filter, which nothing removes from a plan, unlike a column that nobody selects. As it is not deterministic,
-    # Spark puts no filter of the query before it, which would pass the record over: its columns are null. I1
+    # In a filter, because Spark never removes it from a plan, unlike an unselected column. As it is not deterministic,
+    # Spark puts no filter of the query before it, which would skip the record, whose columns are null. I1
     is_refused = foreign & (F.spark_partition_id() >= 0)
     wanted = F.when(is_refused, F.raise_error(problem).cast("boolean")).otherwise(status == DecodeStatus.CHANGE)
     return changes.where(wanted).drop("status", "value")
@@ -144,27 +141,27 @@ def apply_in_order(changes: DataFrame, rule: OrderedRule) -> None:
 
 
 def _refuse_missing(first: Offsets, last: Offsets, beginnings: Offsets, ends: Offsets) -> None:
-    """Raise ``ConfigError`` if a batch would lack records that it is to have."""
     for topic, partitions in first.items():
         for partition, offset in partitions.items():
             low, end = beginnings[topic][partition], ends[topic][partition]
             there = f"{topic}[{partition}] has the records from offset {low} to {end}"
             if not low <= offset <= end:  # I1
                 raise ConfigError(
-                    f"start: {there}, not from {offset} on: they were removed, or the topic was created again; -2 is "
-                    "the beginning"
+                    f"start: {there}, so reading cannot start at {offset}: its records were removed, or the topic was "
+                    "created again. Use -2 to start at the beginning"
                 )
             if last[topic][partition] > end:
                 raise ConfigError(
-                    f"end: {there}, not up to {last[topic][partition]}: try later, or leave it out for the present end"
+                    f"end: {there}, so it cannot be read up to {last[topic][partition]}: try again later, or omit "
+                    "`end` to read to the current end"
                 )
 
 
 class LaterSchemas:
-    """The schemas on ``topics``, whenever it is called. Threads may share it.
+    """Returns the schemas on ``topics`` at each call. Threads may share it.
 
-    ``must``: whether a call raises what `learn` raises. Else the schemas that are known serve for some seconds, and a
-    change with another one ends its query. ``clock``: monotonic seconds.
+    ``must``: whether a call raises the errors of `learn`. Otherwise the known schemas serve for some seconds, and a
+    change with a new schema ends its query. ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -180,7 +177,7 @@ class LaterSchemas:
         self._again_at = -math.inf
 
     def learn(self) -> Schemas:
-        """Look up what was published meanwhile. Raises ``Unavailable``, and ``RelayError`` for what is not a schema."""
+        """Look up new schemas. Raises ``Unavailable``, and ``RelayError`` for a record that is not a schema."""
         self._published.learn(self._topics)
         return self._known()
 

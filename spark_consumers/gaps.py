@@ -1,11 +1,10 @@
-"""Gaps, as the log and the copy keep them: where changes were lost, what is stored may be wrong (I9)."""
-
-from __future__ import annotations
+"""Gaps in the log and the copy: where changes were lost, the stored rows may be wrong (I9)."""
 
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from typing import Self
 
 import orjson
 
@@ -33,9 +32,9 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class LostChanges:
-    """A record of the gaps topic, or what a consumer itself has missed of one ``table``.
+    """A record of the gaps topic, or changes that a consumer itself has missed for one ``table``.
 
-    ``source``, ``table``: None means any, since the record cannot be read, or does not say so. ``found_at``: seconds.
+    ``source``, ``table``: None means any, because the record cannot be read or does not name it. ``found_at``: seconds.
     ``open_since``: when a table was set aside, in seconds; 0 if none was, or a snapshot has repaired it.
     ``taken_back``: whether that table takes changes again; else it misses changes up to now.
     """
@@ -50,7 +49,7 @@ class LostChanges:
     taken_back: bool = False
 
     @classmethod
-    def read(cls, record: NonChangeRecord) -> LostChanges:
+    def read(cls, record: NonChangeRecord) -> Self:
         text = record.value.decode(errors="replace")
         try:
             gap = orjson.loads(record.value)
@@ -62,18 +61,18 @@ class LostChanges:
             return cls(place, None, "the gap record cannot be read", 0.0, text)
 
     @classmethod
-    def between(cls, hole: Hole, source: str, table: str, found_at: float) -> LostChanges:
+    def between(cls, hole: Hole, source: str, table: str, found_at: float) -> Self:
         """Return the gap of a table for offsets that its consumer has missed."""
         reason, shard = "the consumer began behind changes that it had not applied", f"{hole.topic}[{hole.partition}]"
         begin, end = {"offset": hole.begin}, {"offset": hole.end}
         gap = Gap(source, hole.topic, shard, reason, begin, end, found_at)
-        # A hole with another end is another gap.
+        # A hole with a different end is a different gap.
         return cls(f"{gap.id}-{hole.end}", source, f"{reason}: {hole}", found_at, gap.to_json().decode(), table)
 
     @classmethod
-    def by_fault(cls, name: str, source: str, table: str, reason: str) -> LostChanges:
-        """Return the gap of a table that did not take some changes, which were committed up to now."""
-        # I9: the `as_of` of a snapshot that repairs it is not before them.
+    def by_fault(cls, name: str, source: str, table: str, reason: str) -> Self:
+        """Return the gap of a table that refused some changes, which were committed up to now."""
+        # I9: so that the `as_of` of a snapshot that repairs it is later.
         return cls(name, source, reason, time.time() + _MARGIN, "", table)
 
     def is_repaired_by(self, snapshot: Snapshot) -> bool:
@@ -82,12 +81,11 @@ class LostChanges:
 
 
 def lost_changes(records: Iterable[NonChangeRecord]) -> list[LostChanges]:
-    """Return the gaps among some records."""
     return [LostChanges.read(record) for record in records if record.status is DecodeStatus.GAP]
 
 
 def to_json(gaps: Sequence[LostChanges]) -> str:
-    """Return the text that a table keeps its gaps in: a list of objects; ``from_json`` reads it."""
+    """Return the text in which a table keeps its gaps: a list of objects, which ``from_json`` reads."""
     return orjson.dumps([asdict(gap) for gap in gaps]).decode()
 
 

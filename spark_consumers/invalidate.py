@@ -1,8 +1,8 @@
 """The cache consumer on Spark: turns batches of changes into invalidations.
 
-The values are decoded in Python, since Spark takes longer to plan the decoding of a small batch than Python to do it.
-On one machine the driver does it; on a cluster Spark's Python workers take the large batches, all partitions at once.
-They also take a batch whose values would not fit into the driver.
+The values are decoded in Python, because Spark takes longer to plan the decoding of a small batch than Python takes to
+do it. On one machine the driver does it; on a cluster Spark's Python workers take the large batches, all partitions at
+once. They also take a batch whose values would not fit into the driver.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from relay.config import CacheConfig, Config
 from relay.config.topic_names import topics_of_cache
 from relay.errors import RelayError
 from relay.kafka.group_offsets import Offsets, count_between
-from spark_consumers.applied import Start
+from spark_consumers.applied_notes import Start
 from spark_consumers.cache_batches import BatchOutcome, CacheWork, LagAlarm, chunks
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic
@@ -33,7 +33,7 @@ from spark_consumers.value_reader import KafkaRecord, ValueReader
 
 # Batches of so many records are worth a task for each partition and, on a cluster, the detour through Spark's workers.
 _LARGE_BATCH = 10_000
-_DRIVER_BYTES = 160 << 20  # of the values of a batch in the driver
+_DRIVER_BYTES = 160 << 20  # bytes of a batch's values in the driver
 
 _NULL = -1
 _ANY = (1 << 63) - 1  # bytes of a value
@@ -47,7 +47,7 @@ class CacheConsumer(Consumer):
     name = "cache"
     at_most = 50_000
     continuity: Continuity
-    # They apply the large batches there.
+    # Python's modules for Spark's workers, which apply the large batches.
     executor_modules = ("spark_consumers.invalidate",)
 
     def __init__(self, config: Config, cache: CacheConfig) -> None:
@@ -61,7 +61,7 @@ class CacheConsumer(Consumer):
         self._reader: ValueReader
 
     def begin(self, session: SparkSession, start: Start) -> None:
-        self.continuity.begin(start.ids, start.first, start.ends)
+        self.continuity.begin(start.ids, start.first, start.ends, start.refusal)
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._decoder = decoder
@@ -75,7 +75,7 @@ class CacheConsumer(Consumer):
         return self.apply_records(PackedRecords(batch), count_between(begin, end), dead_letters)
 
     def apply_records(self, records: PackedRecords, expected: int, dead_letters: DeadLetterTopic) -> dict[str, int]:
-        """Do what `apply` does. ``expected``: the records at most."""
+        """Do the work of `apply`. ``expected``: the most records."""
         outcome = None
         if expected < _LARGE_BATCH or not records.is_on_cluster:
             outcome = self._apply_here(records, expected)
@@ -89,9 +89,9 @@ class CacheConsumer(Consumer):
         return self._work.conclude(outcome, dead_letters, self._alarm)
 
     def _apply_here(self, records: PackedRecords, expected: int) -> BatchOutcome | None:
-        """Apply a batch of at most ``expected`` records; return None if the driver has no room for its values.
+        """Apply a batch of ``expected`` records at most; return None, perhaps half-way, if its values do not fit.
 
-        What it has applied then is applied again, which is harmless.
+        Records that were applied by then are applied again, which is harmless.
         """
         most = _DRIVER_BYTES // max(1, expected)
         try:
@@ -104,7 +104,7 @@ class CacheConsumer(Consumer):
 def _apply_on_worker(
     work: CacheWork, decoder: Decoder, since: str, records: Iterable[KafkaRecord]
 ) -> list[BatchOutcome]:
-    """Apply the records of one partition. Returns a failure, since Spark only passes on an exception's text."""
+    """Apply the records of one partition. Returns a failure, because Spark only passes on an exception's text."""
     try:
         return [_apply(work, work.reader(decoder), decoder.given_up, since, records)]
     except RelayError as failure:
@@ -114,7 +114,6 @@ def _apply_on_worker(
 def _apply(
     work: CacheWork, reader: ValueReader, given_up: Collection[bytes], since: str, records: Iterable[KafkaRecord]
 ) -> BatchOutcome:
-    """Invalidate the cache keys of some records."""
     outcome = BatchOutcome()
     with no_garbage_collection():
         for chunk in chunks(records):
@@ -124,14 +123,14 @@ def _apply(
 
 
 class LargeValueError(Exception):
-    """A value is larger than was asked for."""
+    """A value is larger than the requested limit."""
 
 
 class PackedRecords:
     """The records of a batch, a frame with the columns topic, partition, offset and value.
 
-    They come from the JVM many at once, as one string of bytes, which RecordPacker.java describes. Handed over as rows,
-    each took as long as to read it from Kafka and to decode it together.
+    They come from the JVM many at once, as one string of bytes, which RecordPacker.java describes. Passed on as rows,
+    each record took as long as reading and decoding it together.
     """
 
     def __init__(self, batch: DataFrame) -> None:
@@ -142,18 +141,15 @@ class PackedRecords:
         return is_cluster(self._batch.sparkSession.sparkContext.master)
 
     def together(self, most: int) -> Iterator[KafkaRecord]:
-        """Return all, from one task: each further one takes longer than the records of a small batch.
-
-        Raises `LargeValueError` at the first value of more than ``most`` bytes, which does not come to the driver.
-        """
+        """Return all records, by one task, fastest for few. Raises `LargeValueError` for more than ``most`` bytes."""
         return unpacked(self._packs(most, together=True).collect())
 
     def by_partition(self, most: int) -> Iterator[KafkaRecord]:
-        """Return all as `together` does, one partition at a time, while the next is read."""
+        """Return all records as `together` does, one partition at a time, while the next is read."""
         return unpacked(self._packs(most, together=False).toLocalIterator(prefetchPartitions=True))
 
     def on_workers(self, work: Callable[[Iterable[KafkaRecord]], Iterable[_T]]) -> list[_T]:
-        """Return what ``work`` makes of the records of each partition, on Spark's Python workers."""
+        """Return the results of ``work`` for the records of each partition, on Spark's Python workers."""
         return self._packs(_ANY, together=False).mapPartitions(lambda packs: work(unpacked(packs))).collect()
 
     def _packs(self, most: int, *, together: bool) -> RDD[bytes]:
@@ -163,7 +159,7 @@ class PackedRecords:
 
 
 def unpacked(packs: Iterable[bytes]) -> Iterator[KafkaRecord]:
-    """Yield the records in packs. Raises `LargeValueError` instead of one whose value was left out."""
+    """Yield the records in packs. Raises `LargeValueError` in place of one whose value was left out."""
     for pack in packs:
         at = 4 + int.from_bytes(pack[:4])
         topic = pack[4:at].decode()

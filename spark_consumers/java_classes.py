@@ -1,4 +1,4 @@
-"""Java of our own in Spark's JVM: made by Spark's compiler when it is first used, and given to the executors."""
+"""Our own Java in Spark's JVM, which Spark's compiler compiles on first use, and which is sent to the executors."""
 
 import tempfile
 import zipfile
@@ -11,16 +11,13 @@ from weakref import WeakKeyDictionary
 from pyspark import SparkContext
 
 # By the context whose executors have them, and by name: the class in the driver, and the folder of its jar. Each class
-# knows those before it.
+# knows the ones before it.
 _classes: WeakKeyDictionary[SparkContext, dict[str, tuple[Any, tempfile.TemporaryDirectory[str]]]] = WeakKeyDictionary()
 _lock = Lock()
 
 
 def new_instance(context: SparkContext, name: str, *arguments: Any, using: Sequence[str] = ()) -> Any:
-    """Return an object of the class of ``name``.java in this folder, which has one constructor.
-
-    ``using``: the names of other files here whose classes it uses.
-    """
+    """Return an object of the class in ``name``.java, by its one constructor. ``using``: other files that it needs."""
     jvm: Any = context._jvm
     for each in using:
         _class(context, each)

@@ -1,4 +1,4 @@
-"""What Java prints, without the line that Spark's own start options make it print, and that its user cannot act on."""
+"""Java's output without the line that Spark's own start options cause, and that its user cannot act on."""
 
 import logging
 import os
@@ -13,16 +13,14 @@ from relay.observe.logs import JsonFormatter
 
 _NOISE = b"WARNING: Using incubator modules: "
 _LOGGED = re.compile(r"spark: (?P<level>[A-Z]+) (?P<logger>\S+): (?P<message>.*)")
-"""A line as log4j2.properties has it written."""
+"""A line in the format of log4j2.properties."""
 
 
 @contextmanager
 def java_stderr() -> Iterator[int]:
-    """Yield the file descriptor that a new process gets as its stderr: what it writes there goes to ours, line by line.
+    """Yield a file descriptor for a new process' stderr: its output goes to our stderr, line by line.
 
-    If our log is in JSON, each line becomes an object, and empty ones are left out.
-
-    The process may outlive the block, and goes on writing to ours until it ends or we do.
+    If our log is in JSON, so is each line. The process may outlive the block, and writes to ours until either ends.
     """
     reading, writing = os.pipe()
     ours = os.dup(_stderr())
@@ -54,7 +52,7 @@ def _in_json(line: bytes) -> bytes:
 
 
 def _stderr() -> int:
-    """Return the file descriptor of stderr, even where Python's own is something else, as in a notebook."""
+    """Return the file descriptor of stderr, even if Python's own is something else, as in a notebook."""
     try:
         return sys.stderr.fileno()
     except (AttributeError, OSError, ValueError):

@@ -17,7 +17,7 @@ from relay.config.aws import IamConfig
 from relay.errors import ConfigError
 from relay.kafka.group_offsets import Offsets
 
-# Settings of librdkafka that Java's client lacks, with the values that describe what Java's client does anyway.
+# librdkafka settings that Java's client lacks, with the values that describe its behaviour anyway.
 _JAVA_BEHAVIOUR = {
     "enable.ssl.certificate.verification": {"true"},
     "enable.sasl.oauthbearer.unsecure.jwt": {"false"},
@@ -46,7 +46,7 @@ def read(
     """Return the stream of ``topics``: topic, partition, offset and value of each committed record.
 
     ``name``: the consumer's. ``start``: Spark's startingOffsets, which only a new checkpoint uses. ``at_most``: records
-    a batch. ``apply_every``: how many seconds fewer records wait for more; None means not at all.
+    per batch. ``apply_every``: how many seconds fewer records wait for more; None means not at all.
     """
     options = _options(config, name) | {"subscribe": ",".join(topics), "startingOffsets": start}
     if at_most is not None:
@@ -57,9 +57,9 @@ def read(
 
 
 def read_between(session: SparkSession, config: Config, name: str, start: Offsets, end: Offsets) -> DataFrame:
-    """Return the committed records from ``start`` up to ``end``, which name the same partitions, as `read` does."""
+    """Return the committed records from ``start`` up to ``end``, which name the same partitions, like `read`."""
     options = _options(config, name) | {
-        # The partitions by number: Spark refuses offsets that lack one which was added to the topic since.
+        # Partitions are read by number: Spark refuses offsets that lack one added to the topic since.
         "assign": json.dumps({topic: sorted(map(int, partitions)) for topic, partitions in end.items()}),
         "startingOffsets": json.dumps(start),
         "endingOffsets": json.dumps(end),
@@ -71,20 +71,17 @@ def _options(config: Config, name: str) -> dict[str, str]:
     return {
         **{f"kafka.{key}": value for key, value in java_settings(config.kafka.connection(), config.kafka.iam).items()},
         "kafka.isolation.level": "read_committed",  # I3
-        # Spark also polls for the end marker of a transaction, a record that no reader gets. By default the broker
-        # would wait half a second for more records.
+        # Spark also polls for the end marker of a transaction, which no reader gets. By default, the broker would wait
+        # half a second for more records.
         "kafka.fetch.max.wait.ms": "1",
-        # Spark generates the names of its groups. The prefix shows on the broker whose they are.
+        # Spark generates the names of its groups. The prefix shows on the broker to whom they belong.
         "groupIdPrefix": f"{config.name}.{name}.spark",
         "failOnDataLoss": "true",  # I9
     }
 
 
 def java_settings(client: Mapping[str, Any], iam: IamConfig | None = None) -> dict[str, str]:
-    """Translate librdkafka's connection settings. Raises ``ConfigError`` for a setting that Java's client lacks.
-
-    ``iam``: whose tokens to log in to MSK with, which takes the jar `aws-msk-iam-auth` of AWS.
-    """
+    """Translate librdkafka's settings, or AWS's ``iam`` login. Raises ``ConfigError`` for what Java's client lacks."""
     given = {key: str(value) for key, value in client.items()}
     settings = {"bootstrap.servers": given.pop("bootstrap.servers")}
     if "security.protocol" in given:
@@ -116,8 +113,8 @@ def _msk(iam: IamConfig) -> dict[str, str]:
     """Return the settings of AWS's login module, which reads the region from the names of the brokers."""
     if iam.profile and iam.role_arn:
         raise ConfigError(
-            "kafka.iam: the Spark consumers cannot assume `role_arn` with the credentials of `profile`: give the "
-            "profile the role in AWS's config file, and remove `role_arn`"
+            "kafka.iam: the Spark consumers cannot assume `role_arn` with the credentials of `profile`: set the "
+            "role in the profile in AWS's config file, and remove `role_arn`"
         )
     options = {
         "awsProfileName": iam.profile,
@@ -125,7 +122,7 @@ def _msk(iam: IamConfig) -> dict[str, str]:
         "awsRoleExternalId": iam.external_id,
         "awsRoleSessionName": iam.role_arn and (iam.role_session_name or SESSION_NAME),
         "awsStsRegion": iam.role_arn and iam.region,
-        # Or it would go on with the credentials of the environment where it gets no others.
+        # Otherwise it would continue with the environment's credentials if it gets no others.
         "awsAddDefaultProviders": "false" if iam.profile or iam.role_arn else None,
     }
     module = " ".join([f"{_IAM}.IAMLoginModule required", *(f"{k}={_quoted(v)}" for k, v in options.items() if v)])

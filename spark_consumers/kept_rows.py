@@ -1,22 +1,26 @@
-"""The rows that the copy or the log has of a table, read to be compared with the source; nothing is changed."""
+"""The rows of a table in the copy or the log, read for comparison with the source. Changes nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, Self
 
+import orjson
+
+from relay.config import Config
 from spark_consumers.records import Layout
 
 Key = tuple[Any, ...]
-"""The key columns, as text; for the log as in its JSON."""
+"""The key columns as text; for the log, as in its JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRow:
-    """A row of the copy, or of what the log makes of the table.
+    """A row of the copy, or a row that the log gives for the table.
 
-    ``values``: the columns that were asked for, as text or as in JSON; None if there is only a change without its
-    image. ``incomplete``: a later change of the row came without its image. ``event_id``: which change the row comes
-    from.
+    ``values``: the requested columns, as text or as in JSON; None if there is only a change without its image.
+    ``incomplete``: a later change of the row came without its image. ``event_id``: of the change that wrote the row.
     """
 
     key: Key
@@ -24,11 +28,23 @@ class KeptRow:
     incomplete: bool
     event_id: str
 
+    @classmethod
+    def read(cls, wanted: Sequence[str], key: Key, state: Sequence[Any]) -> Self:
+        """Return a row of the copy.
+
+        ``state``: the ``wanted`` columns, then the consumer's own columns, the last of which holds the values that did
+        not fit their columns.
+        """
+        *found, deleted, incomplete, event_id, unfit = state
+        beside = {} if unfit is None else orjson.loads(unfit)
+        values = tuple(beside.get(name, value) for name, value in zip(wanted, found, strict=True))
+        return cls(key, None if deleted else values, incomplete, event_id)
+
 
 class KeptRows(Protocol):
-    """The rows of one table at one place, without tombstones. Methods raise ``Unavailable``.
+    """The rows of one table in the copy or the log, without tombstones. Methods raise ``Unavailable``.
 
-    ``where``: names the place in messages. ``from_start``: whether it has the rows that are older than the relay, too.
+    ``where``: the name of the place in messages. ``from_start``: whether it also has rows older than the relay.
     """
 
     where: str
@@ -37,15 +53,33 @@ class KeptRows(Protocol):
     def all(self) -> Iterator[KeptRow]: ...
 
     def some(self, count: int) -> Iterator[KeptRow]:
-        """Yield up to ``count`` rows picked at random."""
+        """Yield up to ``count`` random rows."""
 
     def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
         """Yield the rows of some keys. ``keys``: as texts, binary in base64; numbers without superfluous zeros."""
 
     def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
-        """Return how many changes are there more than once, and the event ids and keys of some of them."""
+        """Return how many changes occur more than once, and examples of their event ids and keys."""
         return 0, []
 
 
 OpenKeptRows = Callable[[Layout, Sequence[str | None]], KeptRows]
-"""Opens the rows of a table by its layout, with the values of some columns of the source; None is the whole image."""
+"""Opens the rows of a table by its layout, with the values of some source columns; None is the whole image."""
+
+
+@contextmanager
+def kept_rows(config: Config, kind: str) -> Iterator[OpenKeptRows]:
+    """Open the ``copy`` or the ``log`` in the config, which must have it. Raises ``Unavailable``."""
+    if kind == "copy":
+        from spark_consumers.sinks.copy_target import copy_target
+
+        assert config.copy_ is not None
+        with copy_target(config, config.copy_).kept_rows(config) as opened:
+            yield opened
+        return
+    from spark_consumers.log_rows import LoggedRows
+    from spark_consumers.session import another_session, delta_session, without_iceberg
+
+    with delta_session(without_iceberg(config.spark)) as session:
+        # In a separate session, because of the views.
+        yield partial(LoggedRows, another_session(session, delta=True), config)

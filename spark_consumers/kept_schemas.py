@@ -1,4 +1,4 @@
-"""The schemas of a registry that a consumer has met, in a file: they are known while the registry does not answer."""
+"""Schemas of a registry that a consumer has used, stored in a file for times when the registry does not answer."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _FILE = "schemas.json"
 
 
 class KeptSchemas:
-    """Those of the registry of ``config``, in ``folder``. Without a registry, nothing is kept."""
+    """Stores schemas from the registry of ``config`` in ``folder``. Without a registry, stores nothing."""
 
     def __init__(self, folder: LocalFolder | HadoopFolder, config: Config) -> None:
         self._folder = folder
@@ -20,13 +20,13 @@ class KeptSchemas:
         self._registry = "" if registry is None else redacted(registry.url)
 
     def read(self) -> dict[bytes, dict[str, Any]]:
-        """Return the schemas that were stored of this registry: in another one, their ids mean other schemas."""
+        """Return the schemas stored from this registry: in another, their ids mean different schemas."""
         found = json.loads(self._folder.read(_FILE) or "{}")
         schemas = found["schemas"] if found.get("registry") == self._registry else {}  # I8
         return {bytes.fromhex(header): schema for header, schema in schemas.items()}
 
     def note(self, known: Mapping[bytes, Mapping[str, Any]]) -> None:
-        """Store schemas beside the earlier ones. Raises ``OSError``."""
+        """Store schemas in addition to the earlier ones. Raises ``OSError``."""
         if not self._registry or known.keys() <= (earlier := self.read()).keys():
             return
         schemas = {header.hex(): schema for header, schema in {**earlier, **known}.items()}

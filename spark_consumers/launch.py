@@ -15,9 +15,9 @@ from relay.kafka.group_offsets import check_start, own_name
 from relay.process import folders
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.consumer import Consumer
+from spark_consumers.consumer_http import served
 from spark_consumers.executors import check
-from spark_consumers.locations import below, local_folder, refuse_on_cluster
-from spark_consumers.locks import Lock
+from spark_consumers.locations import Lock, below, local_folder, refuse_on_cluster
 from spark_consumers.runner import Runner
 from spark_consumers.running import log_event, signals
 from spark_consumers.session import (
@@ -32,7 +32,6 @@ from spark_consumers.session import (
     use_local_checkpoint,
 )
 from spark_consumers.sinks.delta import refuse_replaced
-from spark_consumers.watched import served
 
 _POLL = 0.1  # seconds
 
@@ -56,9 +55,9 @@ def run(
 ) -> None:
     """Run consumers as `spark_consumers.run` does, several in one Spark session.
 
-    One of several that fails is started again a while later, and the others go on; ``until_caught_up`` raises its
-    failure at the end. ``is_program``: whether ``start`` is of a program, which gives it each time it is started, and
-    not of a person, who has to know that a checkpoint goes on elsewhere.
+    If one of several fails, it is restarted a while later, and the others continue; ``until_caught_up`` raises its
+    failure at the end. ``is_program``: whether ``start`` comes from a program, which passes it at each start, and not
+    from a person, who has to know if a checkpoint continues elsewhere.
     """
     if start is not None:
         check_start(start, option="start" if is_program else "--from")
@@ -88,7 +87,7 @@ def run(
             for runner in runners:
                 runner.connect(stack)
                 if runner.checkpoint.local is not None:
-                    runner.refuse_start(refused)  # while this one waited, another one may have begun it
+                    runner.refuse_start(refused)  # another process may have begun it while this one waited
                     _begin(runner, start, stack)
             opened = session_for(consumers, config, session, locks, stack)
             if is_cluster(master):
@@ -99,7 +98,10 @@ def run(
                     runner.checkpoint.open(opened)
                     runner.refuse_start(refused)
                     _begin(runner, start, stack)
-                _note_what_has_no_lock(runner)
+                for location in (runner.checkpoint.location, runner.consumer.location):
+                    if location is not None and local_folder(location) is None:
+                        problem = "nothing here prevents a second driver: run only one"
+                        log_event("no lock", runner.consumer.name, location=location, error=problem)
             _run(runners, opened, is_ours=session is None)
     if any(runner.stopping == signal.SIGINT for runner in runners):
         raise KeyboardInterrupt
@@ -109,7 +111,7 @@ def run(
 
 
 def _begin(runner: Runner, start: str | None, stack: ExitStack) -> None:
-    """Note where a new checkpoint starts, or say that one that exists goes on where it is."""
+    """Store where a new checkpoint starts, or report that an existing one continues where it is."""
     if start is not None and runner.checkpoint.exists:
         checkpoint = runner.checkpoint
         log_event(
@@ -121,9 +123,9 @@ def _begin(runner: Runner, start: str | None, stack: ExitStack) -> None:
 def session_for(
     consumers: Sequence[Consumer], config: Config, given: SparkSession | None, locks: Sequence[Lock], stack: ExitStack
 ) -> SparkSession:
-    """Return the ``given`` session once it is checked, otherwise one that ``stack`` closes, if it is ours to close.
+    """Return the ``given`` session once it is checked, otherwise a new one, which ``stack`` closes if we own it.
 
-    ``locks``: what the JVM holds too, since it may go on writing for a moment after this process ends.
+    ``locks``: also held by the JVM, which may write for a moment after this process ends.
     """
     delta = any(each.delta for each in consumers)
     if given is not None:
@@ -141,20 +143,11 @@ def session_for(
 
 
 def _refuse_local_folders(runners: Sequence[Runner], master: str) -> None:
-    """Raise ``ConfigError`` if a consumer keeps something in a folder of this machine, which is one of many."""
     for runner in runners:
         refuse_on_cluster(f"{runner.consumer.name}: its checkpoint (--checkpoint)", runner.checkpoint.location, master)
         if runner.consumer.location is not None:
             key = {"log": "log.path", "copy": "copy.url"}.get(runner.consumer.name, "its target")
             refuse_on_cluster(f"{runner.consumer.name}: its table (`{key}`)", runner.consumer.location, master)
-
-
-def _note_what_has_no_lock(runner: Runner) -> None:
-    """Log each location of a consumer that no lock file protects."""
-    for location in (runner.checkpoint.location, runner.consumer.location):
-        if location is not None and local_folder(location) is None:
-            problem = "nothing here excludes a second driver: run one"
-            log_event("no lock", runner.consumer.name, location=location, error=problem)
 
 
 def _checkpoint(
@@ -166,7 +159,7 @@ def _checkpoint(
 
 
 def _run(runners: Sequence[Runner], session: SparkSession, *, is_ours: bool) -> None:
-    """Run each in a session of its own, if it is ours, with the settings that suit it."""
+    """Run each consumer in its own session, if the session is ours, with suitable settings."""
     if not is_ours or len(runners) == 1:
         sessions = [session for _ in runners]
     else:
@@ -181,7 +174,7 @@ def _run(runners: Sequence[Runner], session: SparkSession, *, is_ours: bool) -> 
 
 
 def _run_together(runners: Sequence[Runner], sessions: Sequence[SparkSession]) -> None:
-    """Run each in a thread of its own. Raises the first failure that no new start can repair."""
+    """Run each consumer in its own thread. Raises the first failure that a restart cannot repair."""
     threads = [
         Thread(target=runner.keep_running, args=(session,), daemon=True)
         for runner, session in zip(runners, sessions, strict=True)
@@ -191,7 +184,7 @@ def _run_together(runners: Sequence[Runner], sessions: Sequence[SparkSession]) -
     while any(thread.is_alive() for thread in threads):
         if any(runner.failure is not None and not isinstance(runner.failure, RelayError) for runner in runners):
             for runner in runners:
-                runner.stop(signal.SIGTERM)  # a mistake of ours: nobody knows what else is wrong
+                runner.stop(signal.SIGTERM)  # our own bug: it is unknown what else is wrong
         for thread in threads:
             thread.join(_POLL)  # handles signals in between
     for runner in runners:

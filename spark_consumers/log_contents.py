@@ -1,13 +1,12 @@
-"""What a change log has: the offsets that it covers, and how new its changes are. A plain rule, without Spark.
+"""The contents of a change log: the offsets that it covers, and how new its changes are. A plain rule, without Spark.
 
-It is written with each append, in the same commit, so it never says more than the log has.
+Written with each append, in the same commit, so it never claims more than the log has.
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets
@@ -31,8 +30,8 @@ class LogContents:
     newest: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, text: str | None) -> LogContents | None:
-        """Return the contents that ``to_json`` has written, or None for what somebody else has written."""
+    def from_json(cls, text: str | None) -> Self | None:
+        """Return the contents that ``to_json`` has written, or None for other text."""
         try:
             found = json.loads(text or "null")
             return cls(**found[_MARK])
@@ -43,7 +42,7 @@ class LogContents:
         return json.dumps({_MARK: vars(self)}, separators=(",", ":"))
 
     def keep_only(self, topics: Mapping[str, str]) -> None:
-        """Forget the offsets of topics that were created again since. ``topics``: their ids."""
+        """Forget the offsets of topics that were created again. ``topics``: their current ids."""
         for topic in created_again(self.topics, topics):
             self.offsets.pop(topic, None)
         self.topics.update(topics)
@@ -57,21 +56,21 @@ class LogContents:
             if max(first, start) < min(last, stop)
         ]
 
-    def after(self, begin: Offsets, end: Offsets, newest: Mapping[str, int]) -> LogContents:
-        """Return the contents once a batch is appended. ``newest``: the batch's, by ``source/table``."""
+    def after(self, begin: Offsets, end: Offsets, newest: Mapping[str, int]) -> Self:
+        """Return the contents after a batch is appended. ``newest``: of the batch, by ``source/table``."""
         offsets = {topic: dict(partitions) for topic, partitions in self.offsets.items()}
         for topic, partition, start, stop in _ranges(begin, end):
             of_topic = offsets.setdefault(topic, {})
             of_topic[str(partition)] = _merged([*of_topic.get(str(partition), []), [start, stop]])
         latest = {name: max(time, self.newest.get(name, time)) for name, time in newest.items()}
-        return LogContents(self.version + 1, dict(self.topics), offsets, {**self.newest, **latest})
+        return type(self)(self.version + 1, dict(self.topics), offsets, {**self.newest, **latest})
 
 
 def _ranges(begin: Offsets, end: Offsets) -> Iterator[Range]:
-    """Yield the offsets of a batch. If it began at the end (-1), nobody knows which offset that was."""
+    """Yield the offsets of a batch. If it began at the end (-1), it is unknown which offset that was."""
     for topic, partitions in end.items():
         for partition, stop in partitions.items():
-            # A partition that was not there is read from its beginning, and so is -2.
+            # A partition that did not exist is read from its beginning, like -2.
             start = begin.get(topic, {}).get(partition, 0)
             if start != -1 and max(start, 0) < stop:
                 yield topic, int(partition), max(start, 0), stop

@@ -1,4 +1,4 @@
-"""The rows that the change log makes of a table, by the functions of ``log_sql``."""
+"""The rows of a table according to the change log, by the functions of ``log_sql``."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,10 +23,7 @@ _LAST = (
 
 
 class LoggedRows:
-    """The rows of the table of ``layout`` in the log. ``session``: a session of its own, in which it defines views.
-
-    Raises ``Unavailable`` if there is no log yet.
-    """
+    """A table's rows in the log. ``session``: for its views alone. Raises ``Unavailable`` if there is no log."""
 
     def __init__(self, session: SparkSession, config: Config, layout: Layout, wanted: Sequence[str | None]) -> None:
         assert config.log is not None
@@ -53,7 +50,7 @@ class LoggedRows:
         texts = ((orjson.dumps(dict(zip(names, key, strict=True))).decode(),) for key in keys)
         wanted = delta.local_frame(self._session, texts, {"key": "string"}).selectExpr(f"{_ITEM} AS item")
         wanted.createOrReplaceTempView("relay_wanted")
-        # Read once, and not for each place that `relay_as_of` names the log in.
+        # Read once, and not at each place where `relay_as_of` uses the log.
         found = self._session.sql(self._rows(f"(key IS NULL OR {_ITEM} IN (SELECT item FROM relay_wanted))")).persist()
         try:
             found.createOrReplaceTempView("relay_log")

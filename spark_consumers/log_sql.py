@@ -2,13 +2,14 @@
 
 import re
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import SparkSession
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from spark_consumers.locations import spark_path
 from spark_consumers.log_script import script
+from spark_consumers.session import ICEBERG_EXTENSION
 from spark_consumers.sinks import delta
 
 _VIEW = "relay_log"
@@ -18,12 +19,13 @@ _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 def log_views(spark: SparkSession, config: Config, *, schema: str | None = None) -> None:
     """Define the view ``relay_log`` and the table functions ``relay_history``, ``relay_between`` and ``relay_as_of``.
 
-    They belong to this session; with ``schema``, all sessions of its catalog have them after ``USE schema``.
-    What was defined before is replaced. Raises ``ConfigError`` without a `log:` section in the config, ``Unavailable``
-    if nothing was logged yet.
+    They belong to this session; with ``schema``, all sessions of its catalog have them after ``USE schema``. Former
+    definitions are replaced. Raises ``ConfigError`` without a `log:` section in the config, or if the session has
+    Iceberg's extension, with which Spark defines no function that has parameters; ``Unavailable`` if nothing was logged
+    yet.
     """
     if config.log is None:
-        raise ConfigError("the config has no `log:` section: there is no log to look into")
+        raise ConfigError("the config has no `log:` section, so there is no log to query: add one")
     path = spark_path(config.log.path)
     delta.refuse_replaced(spark, [path])
     statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {delta.table(path)}"]
@@ -37,8 +39,13 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
             spark.sql(statement)
     except AnalysisException as error:
         if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"):
-            raise Unavailable(f"nothing is at {config.log.path} yet: run `relay consume log` first") from error
+            raise Unavailable(f"there is no log at {config.log.path} yet: run `relay consume log` first") from error
         raise
+    except UnsupportedOperationException as error:
+        raise ConfigError(
+            "the Spark session of this process cannot define the functions of the log: use a session that was "
+            f"started without {ICEBERG_EXTENSION} in spark.sql.extensions"
+        ) from error
     finally:
         if schema is not None:
             spark.catalog.setCurrentDatabase(current)

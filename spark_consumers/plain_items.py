@@ -1,4 +1,4 @@
-"""Finds the items of a batch that SQL can decide, since their changes and the stored row have plain tokens.
+"""Finds the items of a batch that SQL can decide, because their changes and the stored row have plain tokens.
 
 Where the tokens of an item's changes ascend, the rule ends with its newest change wherever that is newer than the
 stored row. So only that change is written, by a statement that compares the tokens. All else is left to ``fold``.
@@ -24,7 +24,7 @@ from spark_consumers.plain_tokens import PLAIN_TOKEN
 from spark_consumers.records import DecodeStatus, Layout
 
 _WRITES = (Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value)
-# What the class makes, in its order.
+# The columns that the class returns, in order.
 _OTHERS = "_relay_partition int, _relay_offset long"
 NEWEST = (
     f"{_OTHERS}, _relay_topic string, _relay_token string, _relay_deleted boolean, _relay_event_id string, "
@@ -32,12 +32,12 @@ NEWEST = (
     "number string, changes int, first_offset long, now timestamp, as_of long"
 )
 ROW = 300
-"""Bytes of a row without its image, about."""
+"""Approximate bytes of a row without its image."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyBounds:
-    """The least and the greatest value of a key column, as text and as number; no number if it has others."""
+    """The least and the greatest value of a key column, as text and as number; no number unless all are numbers."""
 
     texts: tuple[str, str]
     numbers: tuple[int, int] | None
@@ -45,13 +45,13 @@ class KeyBounds:
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """The changes of one table in a batch.
+    """The changes to one table in a batch.
 
     ``is_by_item``: whether each changes one item only, and all are of one topic; so it is False with truncations, and
     where a snapshot begins or ends. ``changes`` and ``items``: how many SQL can decide, and ``reads``: how many items
-    only a snapshot has read; the keys of both are between ``bounds``, one for each key column, and their images have so
-    many ``bytes``. ``others``: the number of other changes. ``snapshots``: partition and ``as_of`` of all rows of
-    snapshots. ``found``: what has them; ``layouts``: the layouts of the changes.
+    only a snapshot has read; the keys of both are between ``bounds``, one for each key column, and ``bytes`` is the
+    size of their images. ``others``: the number of other changes. ``snapshots``: partition and ``as_of`` of all rows of
+    snapshots. ``found``: the source of the changes; ``layouts``: their layouts.
     """
 
     found: PlainItems
@@ -67,7 +67,7 @@ class TableSummary:
 
     @classmethod
     def of(cls, found: PlainItems, groups: Sequence[Mapping[str, Any]], layouts: Collection[int]) -> TableSummary:
-        """Return the summary of the table whose changes have these layouts, among the ``groups`` of ``found``."""
+        """Return the summary of the table whose changes have these layouts, among the ``groups`` in ``found``."""
         groups = [each for each in groups if each["status"] == DecodeStatus.CHANGE and each["layout"] in layouts]
         changes, reads = (sum(group[name] for group in groups) for name in ("plain", "reads"))
         return cls(
@@ -85,30 +85,39 @@ class TableSummary:
         )
 
     def size(self, rows: int) -> int:
-        """Return about how many bytes this many of the rows have at most."""
+        """Return the approximate maximum of bytes in this many rows."""
         return self.bytes + rows * ROW
 
 
 class PlainItems:
     """The items of ``batch`` whose changes SQL can decide.
 
-    All changes of such an item are of one of Spark's partitions, in their order on the topic, as reading from Kafka
-    leaves them. Their tokens are plain, have one stem, and ascend; and each change gives the whole row, or deletes it.
-    Or the only one is a row that a snapshot has read. Takes one Spark action, or two if an item is in several of its
+    All changes of such an item are in one of Spark's partitions, in the order of the topic, as Spark reads them from
+    Kafka. Their tokens are plain, have one stem, and ascend; and each change gives the whole row, or deletes it. Or the
+    only one is a row that a snapshot has read. Takes one Spark action, or two if an item is in several of its
     partitions. Raises what Spark raises. Spark keeps what was found until `close`.
     """
 
     def __init__(self, batch: DataFrame, layouts: Sequence[Layout], *, nul: bool = True) -> None:
-        """``nul``: whether SQL can decide changes that have a NUL character in a text."""
+        """``nul``: whether SQL can decide changes with a NUL character in a text."""
         self._session = batch.sparkSession
+        as_of, nothing, has_image = F.col("snapshot_as_of"), F.lit(False), F.col("new").isNotNull()
         is_deleted = F.col("operation") == Operation.DELETE
-        as_of, nothing = F.col("snapshot_as_of"), F.lit(False)
+        is_redriven = F.try_element_at("attributes", F.lit(REDRIVEN)).isNotNull()
+        of_snapshot = F.col("snapshot_id").isNotNull() & as_of.isNotNull()
+        is_read = (F.col("operation") == Operation.READ) & F.col("key_texts").isNotNull() & of_snapshot
+        is_write = F.col("operation").isin(*_WRITES) & F.col("snapshot_id").isNull()
+        of_table = F.col("key_texts").isNull() | ~(is_write | is_read)  # it may change other items, too
+        # What gives the whole row, or deletes it, so that only its token decides, or its `as_of`.
+        is_whole = (is_deleted | has_image) & ~is_redriven
+        may_be_plain = ~of_table & ~is_read & is_whole & F.col("token").isNotNull()
+        may_be_read = is_read & has_image & ~is_redriven & F.col("token").isNull()
 
         def rows(of_table: Column, plain: Column, as_of: Column) -> DataFrame:
             columns = ("status", "layout", "topic", "partition", "offset", "key_texts")
             return batch.select(*columns, of_table, plain, is_deleted, "token", "event_id", "new", as_of)
 
-        read = rows(_of_table(), _may_be_plain(is_deleted), F.when(_may_be_read(), as_of))
+        read = rows(of_table, may_be_plain, F.when(may_be_read, as_of))
         again = rows(nothing, nothing, as_of)
         names = [(layout.source, layout.table) for layout in layouts]
         tables = [names.index(name) for name in names]
@@ -132,7 +141,6 @@ class PlainItems:
 
     @property
     def statuses(self) -> Mapping[str, int]:
-        """The number of records by status."""
         statuses: Counter[str] = Counter()
         for group in self.groups:
             statuses[group["status"]] += group["records"]
@@ -140,18 +148,16 @@ class PlainItems:
 
     @property
     def layouts(self) -> list[int]:
-        """The numbers of the layouts that the changes have."""
         return sorted({group["layout"] for group in self.groups if group["status"] == DecodeStatus.CHANGE})
 
     def table(self, layouts: Collection[int]) -> TableSummary:
-        """Return the summary of the table whose changes have these layouts."""
         return TableSummary.of(self, self.groups, layouts)
 
     def newest(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
-        """Return the newest change of each item with one of ``layouts``; ``size``: the bytes that Spark takes them for.
+        """Return the newest change of each item with one of ``layouts``. ``size``: the bytes that Spark should assume.
 
-        ``now``: microseconds, which each row has as a time. As a literal Spark would write it into the code of a query,
-        and so compile that for each batch.
+        ``now``: microseconds, in a column of each row. As a literal, Spark would write the value into the code of a
+        query, and so compile the code for each batch.
 
         The columns: ``key_texts``, ``layout``, the image ``new``, the parts ``stem`` and ``number`` of its token, the
         number ``first`` of the item's first change, how many ``changes`` it has, the ``first_offset`` of them, -1 if
@@ -165,12 +171,12 @@ class PlainItems:
         return self._frame(self._items.reads(sorted(layouts), self._type(NEWEST), size, now))
 
     def others(self, layouts: Collection[int], changes: int) -> DataFrame:
-        """Return ``partition`` and ``offset`` of the changes of other items; ``changes``: how many there are."""
+        """Return ``partition`` and ``offset`` of the changes to other items; ``changes``: how many there are."""
         found = self._frame(self._items.others(sorted(layouts), self._type(_OTHERS), changes * ROW))
         return found.toDF("partition", "offset")
 
     def rows(self, layouts: Collection[int], *, of_snapshots: bool = False) -> Any:
-        """Return what `newest`, or `reads`, does, in the order of ``NEWEST``, as an RDD of Java's."""
+        """Return the rows of `newest` or `reads`, in the order of ``NEWEST``, as a Java RDD."""
         return self._items.rows(sorted(layouts), of_snapshots)
 
     def close(self) -> None:
@@ -185,7 +191,7 @@ class PlainItems:
 
 
 def _bounds(groups: Sequence[Mapping[str, Any]]) -> tuple[KeyBounds, ...]:
-    """Return the bounds of the key columns that all groups have. Another table of the batch may have more."""
+    """Return the bounds of the key columns that all groups have. Another table in the batch may have more."""
     found = []
     for parts in zip(*(group["bounds"] for group in groups), strict=True):
         if any(part["least"] is None for part in parts):
@@ -196,30 +202,3 @@ def _bounds(groups: Sequence[Mapping[str, Any]]) -> tuple[KeyBounds, ...]:
             numbers = min(part["lowest"] for part in parts), max(part["highest"] for part in parts)
         found.append(KeyBounds(texts, numbers))
     return tuple(found)
-
-
-def _of_table() -> Column:
-    """Whether a change may change other items than its own, too."""
-    is_write = F.col("operation").isin(*_WRITES) & F.col("snapshot_id").isNull()
-    return F.col("key_texts").isNull() | ~(is_write | _is_read())
-
-
-def _is_read() -> Column:
-    """Whether a record is a row of a snapshot."""
-    of_snapshot = F.col("snapshot_id").isNotNull() & F.col("snapshot_as_of").isNotNull()
-    return (F.col("operation") == Operation.READ) & F.col("key_texts").isNotNull() & of_snapshot
-
-
-def _may_be_plain(is_deleted: Column) -> Column:
-    """Whether a change gives the whole row, or deletes it, so that only its token decides."""
-    is_whole = is_deleted | F.col("new").isNotNull()
-    return ~_of_table() & ~_is_read() & is_whole & ~_is_redriven() & F.col("token").isNotNull()
-
-
-def _may_be_read() -> Column:
-    """Whether a record is a row of a snapshot, so that only its ``as_of`` decides."""
-    return _is_read() & F.col("new").isNotNull() & ~_is_redriven() & F.col("token").isNull()
-
-
-def _is_redriven() -> Column:
-    return F.try_element_at("attributes", F.lit(REDRIVEN)).isNotNull()

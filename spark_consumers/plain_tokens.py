@@ -1,10 +1,10 @@
-"""Event tokens that SQL can compare: they differ in one number only, and the larger one is newer.
+"""Event tokens that SQL can compare: they differ only in one number, and the larger number is newer.
 
-They have one shard and no origin. Two DynamoDB sequence numbers are such positions, and two GTID sets in which only the
-last sequence number differs. ``relay.token.compare`` has the rule for all tokens; on these it says the same.
+They have the same shard and no origin. Such positions are two DynamoDB sequence numbers, or two GTID sets that differ
+only in the last sequence number. ``relay.token.compare`` has the rule for all tokens; on these it says the same.
 """
 
-# GTIDs of more digits may be past the largest one that a server assigns.
+# GTIDs with more digits may exceed the largest one that a server assigns.
 _POSITION = (
     r"(?:DynamoDB/|(?:MySQL56/[0-9a-z_:,-]+:[0-9]+-|MariaDB/(?:[0-9]+-[0-9]+-[0-9]+,)*[0-9]+-[0-9]+-)"
     r'(?=[0-9]{1,18}"))'
@@ -12,7 +12,7 @@ _POSITION = (
 PLAIN_TOKEN = (
     rf'^\{{"timestamp":[1-9][0-9]*,("shard":".+","position":"{_POSITION})([1-9][0-9]{{0,99}})","origin":null\}}$'
 )
-"""A regular expression for Python, Java and PostgreSQL. Its groups: what such tokens have in common, and the number."""
+"""A regular expression for Python, Java and PostgreSQL. Its groups: the common part of such tokens, and the number."""
 
 PLAIN_END = '","origin":null}'
-"""What follows the number in a plain token."""
+"""The text after the number in a plain token."""

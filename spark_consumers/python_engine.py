@@ -1,15 +1,15 @@
 """The cache consumer without Spark: one plain process that reads all partitions of its topics.
 
-The Kafka group's offsets are its checkpoint. They are committed only after a batch was applied, so a batch that a crash
-cut off is applied again, which is harmless. So any number of such processes may run, beside Spark, too. While a batch
-is applied, which is waiting for the store in part, the next is read and decoded.
+The Kafka group's offsets are its checkpoint. They are committed only after a batch was applied, so a batch cut off by a
+crash is applied again, which is harmless. So any number of such processes may run, also beside Spark. While a batch is
+applied, which partly means waiting for the store, the next is read and decoded.
 """
 
 import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,22 +30,22 @@ from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, own_name, up_to
 from relay.observe.consumers import ConsumerWatch
 from relay.process.folders import state_folder
-from spark_consumers.applied import holes
+from spark_consumers.applied_notes import holes
 from spark_consumers.cache_batches import CHUNK, CHUNK_BYTES, CacheWork, LagAlarm
+from spark_consumers.consumer_http import served
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.kept_schemas import KeptSchemas
 from spark_consumers.locations import LocalFolder
-from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
+from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, pause, signals
 from spark_consumers.value_reader import KafkaRecord
-from spark_consumers.watched import served
 
 _NAME = "cache"
-_QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
-_MESSAGES = 512  # taken from librdkafka at once
-_FEW = 16  # a batch can hold the largest
+_QUEUE_KILOBYTES = 32 << 10  # bytes that librdkafka fetches ahead
+_MESSAGES = 512  # records taken from librdkafka at once
+_FEW = 16  # bytes; a batch can hold the largest record
 _POLL = 0.1  # seconds
-_PATIENCE = 60.0  # seconds without progress after which --until-caught-up gives up
-_LOOK = 60.0  # seconds between two looks for new partitions, and for topics that were created again
+_PATIENCE = 60.0  # seconds without progress after which --until-caught-up fails
+_LOOK = 15.0  # seconds between two looks for new partitions, and for topics that were created again
 
 
 def run(
@@ -63,10 +63,7 @@ def run(
 
 @dataclass
 class _Batch:
-    """Records, and the offsets up to which they reach.
-
-    ``decoded``: their changes and the other records, or None if they have to be decoded again.
-    """
+    """Records, the offsets up to which they reach, and what was ``decoded`` of them; None if that is to be repeated."""
 
     number: int
     records: Sequence[KafkaRecord]
@@ -75,7 +72,7 @@ class _Batch:
 
 
 class _PythonConsumer:
-    """Runs in the thread that calls ``run``, except ``_apply_batch``, which a thread of its own calls, one by one."""
+    """Runs in the thread that calls ``run``, except ``_apply_batch``, which a separate thread calls."""
 
     def __init__(self, config: Config, cache: CacheConfig, watch: ConsumerWatch) -> None:
         self._config = config
@@ -101,10 +98,9 @@ class _PythonConsumer:
         http = self._watch.address
         self._group = GroupOffsets(self._config, _NAME, self._watch.topics, admin=admin, cache=cache, http=http)
         stack.callback(self._group.close)
-        if said := self._group.other_cache():
-            log_event("other cache", _NAME, error=said)
+        refusal = self._group.other_cache()
         first, ends = self._group.locate(self._first_offsets(start))
-        # I6: not past the end, which `Continuity.begin` makes up for.
+        # I6: not past the end; `Continuity.begin` makes up for that.
         self._reached = up_to(first, ends)
         kept = _kept_schemas(self._config)
         schemas = stack.enter_context(contextlib.closing(open_schemas(self._config, kept.read)))
@@ -113,14 +109,14 @@ class _PythonConsumer:
         self._reader = self._work.reader(schemas)
         self._dead_letters = DeadLetterTopic(self._config, _NAME, schemas)
         self._ids = self._group.topic_ids()
-        if self._repeat(lambda: self._continuity.begin(self._ids, self._reached, ends)):
-            self._group.commit(self._reached, ids=self._ids, wait=True)  # so that --from counts once
+        if self._repeat(lambda: self._continuity.begin(self._ids, self._reached, ends, refusal)):
+            self._group.commit(self._reached, ids=self._ids, wait=True)  # so that --from counts only once
             self._messages = self._open_reader()
             stack.callback(self._messages.close)
             self._watch.start_at(self._applied)
             log_event("started", _NAME, topics=self._group.topics, group=self._group.group)
             self._consume(ends if until_caught_up else None)
-            self._group.http = ""  # nobody answers there any more
+            self._group.http = ""  # nothing answers there any more
             self._group.commit(self._applied, ids=self._ids, wait=True)  # I1: for --from committed:GROUP
         self._watch.stop()
         log_event("stopped", _NAME)
@@ -148,7 +144,7 @@ class _PythonConsumer:
         return reader
 
     def _assign(self, reader: Consumer) -> None:
-        """Read on from what is applied. What was removed before it was read is an error then, and not passed over."""
+        """Continue after the applied offsets. Records that were removed unread are then an error, and not skipped."""
         self._applied = {topic: dict(offsets) for topic, offsets in self._reached.items()}
         reader.assign(
             [TopicPartition(t, int(p), offset) for t, offsets in self._reached.items() for p, offset in offsets.items()]
@@ -157,7 +153,6 @@ class _PythonConsumer:
     # ------------------------------------------------------------------ batches
 
     def _consume(self, ends: Offsets | None) -> None:
-        """Apply batches, up to ``ends`` if they are given."""
         number, advanced_at, looked_at = 0, time.monotonic(), time.monotonic()
         submitted = self._applied
         with ThreadPoolExecutor(1, "apply") as applying:
@@ -167,7 +162,7 @@ class _PythonConsumer:
                 now = time.monotonic()
                 if batch.reached != submitted:
                     advanced_at = now
-                    # What fails here fails again where it is repeated.
+                    # Errors here occur again where this is repeated.
                     with contextlib.suppress(RelayError), no_garbage_collection():
                         batch.decoded = self._reader.read(batch.records)
                     if not running.result():
@@ -189,7 +184,7 @@ class _PythonConsumer:
             running.result()
 
     def _read_batch(self, number: int) -> _Batch:
-        """Return the records that have come, about a batch at most, and advance what is reached."""
+        """Return the records that have arrived, about a batch at most, and advance the reached offsets."""
         records: list[KafkaRecord] = []
         ends: dict[tuple[str, int], int] = {}
         size = 0
@@ -224,7 +219,6 @@ class _PythonConsumer:
         return Unavailable(f"{_NAME}: cannot read {where}: {error.str()}")
 
     def _apply_batch(self, batch: _Batch) -> None:
-        """Apply what was read, and store that it is applied."""
         counts, begun = None, time.monotonic()
         if batch.records:
             self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
@@ -244,7 +238,7 @@ class _PythonConsumer:
 
     def _apply(self, batch: _Batch) -> dict[str, int]:
         changes, others = batch.decoded or self._reader.read(batch.records)
-        batch.decoded = None  # a schema that was not known may be at the next attempt
+        batch.decoded = None  # an unknown schema may be known at the next attempt
         outcome = self._work.apply(changes, others, len(batch.records), self._continuity.published_since)
         return self._work.conclude(outcome, self._dead_letters, self._alarm)
 
@@ -259,11 +253,8 @@ class _PythonConsumer:
             except RelayError as failure:
                 log_event("retry", _NAME, attempt=number, wait=delay, error=str(failure))
                 self._watch.fail(str(failure))
-            until = time.monotonic() + delay
-            while time.monotonic() < until:
-                if self.stopping:
-                    return False
-                time.sleep(_POLL / 5)
+            if pause(delay, lambda: self.stopping):
+                return False
         attempt()
         return True
 
@@ -271,37 +262,33 @@ class _PythonConsumer:
 
     def _look_for_partitions(self) -> None:
         with contextlib.suppress(Unavailable):  # it has the same effect later
-            self._refuse_new_topics(self._group.topic_ids())
+            if again := created_again(self._ids, self._group.topic_ids()):  # I6: the offsets are of other records
+                raise RelayError(
+                    f"{_NAME}: topic {next(iter(again))} was deleted and created again, so some of its records may "
+                    "have been skipped: restart the consumer, which then invalidates the namespace"
+                )
             found = self._group.partitions()
             if len(found) != sum(map(len, self._reached.values())):
                 for each in found:
                     self._reached[each.topic].setdefault(str(each.partition), 0)  # I9: not where it begins by now
                 self._assign(self._messages)
 
-    def _refuse_new_topics(self, ids: Mapping[str, str]) -> None:
-        """Raise ``RelayError`` if a topic was created again: the offsets are not of its records."""
-        if again := created_again(self._ids, ids):  # I6
-            raise RelayError(
-                f"{_NAME}: topic {next(iter(again))} was created again, and may have records that were passed over: "
-                "restart the consumer, which then invalidates the namespace"
-            )
-
     def _note_error(self, error: KafkaError) -> None:
-        """Say once that the brokers are gone. Called by the client while it is polled."""
+        """Log once that the brokers are gone. The client calls this while it is polled."""
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:
             self._is_cut_off = True
             log_event("unreachable", _NAME, error=f"{self._config.kafka.bootstrap_servers}: {error.str()}")
 
 
 def _kept_schemas(config: Config) -> KeptSchemas:
-    """Return those in the folder that a checkpoint in Spark would have, or in none if this user has no home folder."""
+    """Return the stored schemas in the folder that a Spark checkpoint would have, or in none without a home folder."""
     with contextlib.suppress(Unavailable):
         return KeptSchemas(LocalFolder((state_folder() / config.name / own_name(config, _NAME)).absolute()), config)
     return KeptSchemas(LocalFolder(Path(os.devnull)), config)
 
 
 def _at_most(count: int, size: int) -> int:
-    """Return how many messages to take next, after ``count`` of ``size`` bytes, if they are as large as those."""
+    """Return how many messages to take next if they are as large as the last ``count`` of ``size`` bytes."""
     if not size:
         return _FEW
     return max(1, min(_MESSAGES, (CHUNK_BYTES - size) * count // size))  # I11

@@ -1,18 +1,16 @@
-"""What a record on a topic of changes is, and the layout of the table whose change it carries. Without Spark."""
-
-from __future__ import annotations
+"""The kinds of records on a topic of changes, and the layout of the table whose change one carries. No Spark."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from relay.avro.schema import source_name, unescape
 from relay.types.columns import REST
 
 
 class DecodeStatus(StrEnum):
-    """The result of decoding a record. The driver handles everything except CHANGE and TOMBSTONE one by one."""
+    """The result of decoding a record. The driver handles all of these one by one, except CHANGE and TOMBSTONE."""
 
     CHANGE = "change"
     TOMBSTONE = "tombstone"  # a null value for Kafka's log compaction; the DELETE before it says the same
@@ -20,16 +18,16 @@ class DecodeStatus(StrEnum):
     STATEMENT = "statement"  # a record of the relay's topic of statements
     FRAMING = "framing"  # starts with no known framing: dead letter
     SCHEMA = "schema"  # names a schema that is not known yet: retry
-    FOREIGN = "foreign"  # names a schema that was waited for in vain: dead letter
+    FOREIGN = "foreign"  # names a schema that did not appear in time: dead letter
     DAMAGED = "damaged"  # does not match its schema: dead letter
-    REFUSED = "refused"  # a change whose row the table does not take: dead letter
+    REFUSED = "refused"  # a change whose row the table refuses: dead letter
 
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
     """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
 
-    ``column``: ``N`` for a numeric key column of DynamoDB, else None. ``sql``: as for `KeyColumn`, or empty.
+    ``column``: ``N`` for a numeric DynamoDB key column, otherwise None. ``sql``: as for `KeyColumn`, or empty.
     """
 
     avro: str
@@ -60,7 +58,7 @@ class Layout:
     row: tuple[RecordField, ...] | None
 
     @classmethod
-    def of(cls, schema: Mapping[str, Any]) -> Layout:
+    def of(cls, schema: Mapping[str, Any]) -> Self:
         types = {field["name"]: field["type"] for field in schema["fields"]}
         key, row = types["key"][1], types["old"][1]
         _, source, table = key["namespace"].split(".")
@@ -68,7 +66,7 @@ class Layout:
 
     @property
     def has_key_only(self) -> bool:
-        """Whether it has no column outside the key, as one for the TRUNCATE of a table that is gone."""
+        """Whether it has no column outside the key, like the layout for the TRUNCATE of a dropped table."""
         return self.row is not None and len(self.row) == len(self.key)
 
     @property

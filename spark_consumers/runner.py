@@ -1,7 +1,7 @@
-"""Runs one consumer: batches, retries, stop.
+"""Runs one consumer: its batches, its retries and its stop.
 
-Spark's checkpoint advances only after a batch was applied, so a batch that failed, or that a crash cut off, is applied
-again; the sinks make that harmless.
+Spark's checkpoint advances only after a batch was applied. So a batch that failed, or was cut off by a crash, is
+applied again; the sinks make that harmless.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import GroupOffsets, Offsets, up_to
 from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
-from spark_consumers.applied import Start, holes
+from spark_consumers.applied_notes import Start, holes
 from spark_consumers.causes import cause, with_full_disk
 from spark_consumers.checkpoint import SWAP, ConsumerCheckpoint
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.kept_schemas import KeptSchemas
-from spark_consumers.locks import Lock, lock_of
-from spark_consumers.running import RETRY_DELAYS, log_event
+from spark_consumers.locations import Lock, lock_of
+from spark_consumers.running import RETRY_DELAYS, log_event, pause
 from spark_consumers.schema_wait import SchemaWait
 
 _DRAIN_TIMEOUT = 60.0  # seconds for the running batch to end after a signal
@@ -45,7 +45,7 @@ _RESTART = 30.0  # seconds until a consumer that failed beside others is started
 
 
 class SparkEnded(RelayError):
-    """Spark's JVM is gone, and with it all that this process could do."""
+    """Spark's JVM is gone, and without it this process can do nothing."""
 
 
 class Stopped(Exception):
@@ -54,9 +54,9 @@ class Stopped(Exception):
 
 @dataclass
 class _BatchState:
-    """What the thread of the batches sets, and the runner's reads. Each field is one reference, so none needs a lock.
+    """State that the batches' thread sets and the runner reads. Each field is one reference, so none needs a lock.
 
-    ``is_applying``: whether a batch is being applied. ``failure``: the exception of the last one, since Spark only
+    ``is_applying``: whether a batch is being applied. ``failure``: the last batch's exception, because Spark only
     reports its text. ``attempts``: failed ones at the current batch. ``end``: the end offsets of the last applied one.
     The runner clears ``failure`` and raises ``attempts`` while no query runs.
     """
@@ -68,7 +68,7 @@ class _BatchState:
 
 
 class Runner:
-    """Runs in one thread, except ``_apply_batch``, which Spark calls in a thread of its own, batch after batch.
+    """Runs in one thread, except ``_apply_batch``, which Spark calls in a separate thread, batch after batch.
 
     Other threads see the attributes marked so. Each is one assignment of one reference, so none needs a lock.
     """
@@ -82,13 +82,13 @@ class Runner:
         watch: ConsumerWatch,
     ) -> None:
         self.consumer = consumer
-        self.watch = watch  # shared: has a lock of its own
+        self.watch = watch  # shared: has its own lock
         self.config = config
         self.checkpoint = checkpoint
         self.until_caught_up = until_caught_up
         # Shared: the signal that asked to stop, or 0. Set by the signal handler in the main thread.
         self.stopping = 0
-        # Shared: what `keep_running` ended with. Set by its thread as the last thing it does.
+        # Shared: the error that ended `keep_running`. Its thread sets this last.
         self.failure: BaseException | None = None
         self._batch = _BatchState()  # shared
 
@@ -101,7 +101,6 @@ class Runner:
         return KeptSchemas(self.checkpoint.folder, self.config)
 
     def refuse_start(self, start: str | None) -> None:
-        """Raise ``ConfigError`` if there is a ``start`` for a checkpoint that exists."""
         if start is not None and self.checkpoint.exists:
             raise ConfigError(
                 f"--from {start} only applies to a new checkpoint, but {self.checkpoint.location} already holds one: "
@@ -113,17 +112,17 @@ class Runner:
         self._admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
         self.schemas = stack.enter_context(contextlib.closing(open_schemas(self.config, lambda: self._kept.read())))
         self.schemas.refresh()
-        # The cache makes up for a change that it cannot read, and the changes behind it must not wait.
+        # The cache makes up for a change that it cannot read, and later changes must not wait.
         waits = self.consumer.continuity is None
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name, waits=waits)
         self.dead_letters = DeadLetterTopic(self.config, self.consumer.name, self.schemas)
 
     def begin(self, start: str | None, stack: ExitStack) -> None:
-        """Note where a new checkpoint starts. Raises ``ConfigError`` if the checkpoint does not fit its target."""
+        """Store where a new checkpoint starts. Raises ``ConfigError`` if the checkpoint does not match its target."""
         if self.checkpoint.folder.read(SWAP) is not None:
             raise ConfigError(
-                f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not come to its end, so "
-                "the checkpoint and the target may not fit: run that command again first"
+                f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not finish, so the "
+                f"checkpoint may not match the target: run that command again first"
             )
         wanted = self._wanted_topics()
         # Shared from here on: Kafka's clients may be used by any thread.
@@ -131,19 +130,16 @@ class Runner:
         http = self.watch.address
         self.group = GroupOffsets(self.config, self.consumer.name, wanted, admin=self._admin, cache=cache, http=http)
         stack.callback(self.group.close)
-        with contextlib.suppress(Unavailable):  # a start must not need what only a warning needs
-            if cache and (said := self.group.other_cache()):
-                self._log_event("other cache", error=said)
         if not self.checkpoint.exists:
             wanted_offsets = self.group.resolve(start or "earliest", makes_up=self._makes_up)
             self.checkpoint.begin(self.group.locate(wanted_offsets)[0])
-        if not self._makes_up:  # which does what is to be done if changes are missed
+        if not self._makes_up:  # it handles missed changes
             self._ids = self.group.topic_ids()
             self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:
         self._batch.attempts = 0
-        self._batch.end = None  # that of an earlier run may be of topics that are gone
+        self._batch.end = None  # the one of an earlier run may concern topics that are gone
         starting = json.dumps(self._begin(session))
         if not self.stopping:
             self._run_queries(session, starting)
@@ -158,7 +154,7 @@ class Runner:
         self._log_event("started", topics=self.group.topics, checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
             pass
-        has_address, self.group.http = bool(self.group.http), ""  # nobody answers there any more
+        has_address, self.group.http = bool(self.group.http), ""  # nothing answers there any more
         if self._batch.end is not None:
             self._report(self._batch.end, wait=True)
         elif has_address:
@@ -166,8 +162,8 @@ class Runner:
                 self._report(begins_at, wait=True)
 
     def keep_running(self, session: SparkSession) -> None:
-        """Run, and after a failure again, unless a new start cannot help; that failure is kept in ``failure``."""
-        # Else a small batch of one consumer waits for all tasks of a large one of another.
+        """Run, and restart after a failure unless a new start cannot help; that failure is kept in ``failure``."""
+        # Otherwise a small batch of one consumer waits for all tasks of another one's large batch.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", self.consumer.name)
         while True:
             try:
@@ -180,26 +176,20 @@ class Runner:
                     return None
                 self._log_event("failed", error=str(error), wait=_RESTART)
                 self.watch.fail(str(error))
-                self._sleep(_RESTART)
+                pause(_RESTART, lambda: self.stopping)
             except BaseException as error:
                 self.failure = error
                 self.watch.fail(repr(error), for_good=True)
                 return None
 
     def take_locks(self, stack: ExitStack) -> list[Lock]:
-        """Take the locks of the checkpoint and of the sink, if they are on this machine, and return them.
-
-        Raises ``Unavailable``.
-        """
+        """Take the locks of the checkpoint and the sink, if they are on this machine. Raises ``Unavailable``."""
         folder = self.checkpoint.local
         own = None if folder is None else Lock(folder / "lock", f"the checkpoint {folder}")
         return [stack.enter_context(lock) for lock in (own, lock_of(self.consumer.location)) if lock is not None]
 
     def _begin(self, session: SparkSession) -> Offsets:
-        """Compare where the consumer resumes with Kafka and with its target, and let it make up for what it misses.
-
-        Return where it begins.
-        """
+        """Let the consumer make up for changes that it missed, by Kafka and by its target; return where it begins."""
         if self._makes_up:
             self.group.topics = self._wanted_topics()  # one may have been deleted while it ran
             self._ids = self.group.topic_ids()
@@ -208,7 +198,7 @@ class Runner:
                 start = self._start()
                 self.consumer.begin(session, start)
                 if start.removed or holes(start.first, start.resume) or start.resume.keys() - start.first.keys():
-                    self.checkpoint.begin_anew(start.first)  # I6, I10: Spark only goes on at its own offsets
+                    self.checkpoint.begin_anew(start.first)  # I6, I10: Spark only continues at its own offsets
                 break
             except (Unavailable, PySparkException, Py4JError, OSError) as error:
                 self._retry_later(error, error)
@@ -229,17 +219,18 @@ class Runner:
         resume = self.checkpoint.resume()
         first, ends = self.group.locate(resume)
         if self._makes_up:
-            first = up_to(first, ends)  # I6: a topic that was created again gets records until there
-        return Start(resume, first, ends, self._ids, self.checkpoint.location, self.checkpoint.is_new)
+            first = up_to(first, ends)  # I6: up to this point, a topic that was created again gets records
+        refusal = self.group.other_cache() if self.consumer.cache else None
+        return Start(resume, first, ends, self._ids, self.checkpoint.location, self.checkpoint.is_new, refusal)
 
     # ------------------------------------------------------------------ queries
 
     def _run_query(self, session: SparkSession, starting: str) -> bool:
-        """Run a query until it ends; return False if another one has to follow."""
+        """Run a query until it ends; return False if another query must follow."""
         self._batch.failure = None
         query = None
         again: Mapping[str, str] = {}
-        looked_at = -math.inf  # also after a failure, such as of a topic that was missing for a moment
+        looked_at = -math.inf  # also after a failure, for example if a topic was missing for a moment
         try:
             query = self._start_query(session, starting)
             while not query.awaitTermination(_POLL):  # type: ignore[arg-type]
@@ -252,29 +243,29 @@ class Runner:
                         break
                     looked_at = time.monotonic()
         except (PySparkException, Py4JError, OSError) as error:
-            # One that only its watcher lost would meet the next one at its checkpoint.
+            # A query that only lost its watcher would conflict with the next one at its checkpoint.
             with contextlib.suppress(PySparkException, Py4JError, OSError):
                 if query is not None and query.isActive:
                     query.stop()
             self._handle_failure(error)
             return bool(self.stopping)
-        if again:  # an error of what this asks is not one of Spark's
+        if again:  # an error of this request is not one of Spark's
             self._refuse(again)
         return True
 
     def _created_again(self) -> dict[str, str]:
         """Return the new ids of topics that were created again."""
-        with contextlib.suppress(Unavailable):  # it is looked at again
+        with contextlib.suppress(Unavailable):  # the answer is read again
             return created_again(self._ids, self.group.topic_ids())
         return {}
 
     def _refuse(self, again: Mapping[str, str]) -> None:
-        """Raise ``RelayError`` for topics that were created again: Spark goes on at the offsets of the old ones."""
+        """Raise ``RelayError`` for topics that were created again: Spark would continue at the old ones' offsets."""
         if self.consumer.continuity is None:
             self.checkpoint.note_topics(again)
         raise RelayError(
-            f"{self.consumer.name}: topic {next(iter(again))} was created again, and may have records that were passed "
-            "over: restart the consumer, which then invalidates the namespace"
+            f"{self.consumer.name}: topic {next(iter(again))} was deleted and created again, so some of its records "
+            "may have been skipped: restart the consumer, which then invalidates the namespace"
         )
 
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
@@ -282,7 +273,7 @@ class Runner:
         has_registry = self.config.schema_registry is not None
         decoder = Decoder(known, registry=has_registry, gaps=gaps, given_up=self.schema_wait.given_up)
         self._kept.note(known)
-        # Until it has caught up, it takes what is there: a batch that waits would look like the end to Spark.
+        # Until it has caught up, batches do not wait: to Spark, a waiting batch would look like the end.
         apply_every = None if self.until_caught_up else self.consumer.apply_every
         records = kafka_source.read(
             session, self.config, self.consumer.name, self.group.topics, starting, self.consumer.at_most, apply_every
@@ -297,12 +288,11 @@ class Runner:
         return writer.start()
 
     def _apply_batch(self, batch: DataFrame, number: int) -> None:
-        """Apply one batch, in Spark's thread."""
         self._batch.is_applying = True
         begun = time.monotonic()
         try:
             if self.stopping:
-                # The only safe place to stop: the checkpoint holds the batch before, and this one has not started.
+                # The only safe place to stop: the checkpoint contains the batch before, and this one has not started.
                 raise Stopped
             before, end = self.checkpoint.end_offsets(number - 1), self.checkpoint.end_offsets(number)
             if self.consumer.continuity is not None:
@@ -344,7 +334,7 @@ class Runner:
     # ------------------------------------------------------------------ failures
 
     def _handle_failure(self, error: Exception) -> None:
-        """Return if the query may be started again, otherwise raise."""
+        """Return if the query may be restarted; otherwise raise."""
         failure = self._batch.failure
         if isinstance(failure, Stopped) or self.stopping:
             return
@@ -365,12 +355,11 @@ class Runner:
             if removed := self._start().removed:  # no attempt can succeed
                 raise RelayError(
                     f"{self.consumer.name}: {removed[0]} was removed from Kafka before it was applied: restart the "
-                    "consumer, which makes up for it or says what to do, and give the topic a longer retention"
+                    "consumer: it then repairs the loss or says what to do. Also give the topic a longer retention"
                 )
         self._retry_later(failure or error, error)
 
     def _retry_later(self, failure: BaseException, error: Exception) -> None:
-        """Wait before the next attempt; raise if there were enough."""
         said = with_full_disk(cause(failure), self.checkpoint.location)
         if self._batch.attempts == len(RETRY_DELAYS):
             if isinstance(failure, RelayError):
@@ -382,12 +371,7 @@ class Runner:
         self._batch.attempts += 1
         self._log_event("retry", attempt=self._batch.attempts, wait=delay, error=said)
         self.watch.fail(said)
-        self._sleep(delay)
-
-    def _sleep(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not self.stopping and time.monotonic() < deadline:
-            time.sleep(_POLL)
+        pause(delay, lambda: self.stopping)
 
     def _log_event(self, event: str, **fields: Any) -> None:
         log_event(event, self.consumer.name, **fields)

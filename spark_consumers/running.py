@@ -1,4 +1,4 @@
-"""What running a consumer means on any engine: signals, the log on stderr, the pauses between attempts."""
+"""Parts of running a consumer with any engine: signals, the log on stderr, and pauses between attempts."""
 
 import gc
 import json
@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from relay.config import redacted
-from relay.config.fields import iso_time
+from relay.config.value_types import iso_time
 from relay.observe.logs import JsonFormatter
 
 RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts at one batch."""
+
+_POLL = 0.02  # seconds
 
 
 def log_event(event: str, consumer: str, **fields: Any) -> None:
@@ -25,7 +27,9 @@ def log_event(event: str, consumer: str, **fields: Any) -> None:
     shown = {name: redacted(value) if isinstance(value, str) else value for name, value in fields.items()}
     line = json.dumps({"time": now, "event": event, "consumer": consumer, **shown})
     if sys.stderr.isatty() and not any(isinstance(each.formatter, JsonFormatter) for each in logging.root.handlers):
-        said = (f"{name} {value}" for name, value in shown.items() if value and not isinstance(value, dict))
+        texts = {name: " ".join(map(str, each)) if isinstance(each, list) else each for name, each in shown.items()}
+        hidden = {name for name, each in texts.items() if not each or isinstance(each, dict)} | {"applied_at"}
+        said = (f"{name.replace('_', ' ')} {each}" for name, each in texts.items() if name not in hidden)
         line = f"{now} {consumer}: {event}  {', '.join(said)}"
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
@@ -33,7 +37,7 @@ def log_event(event: str, consumer: str, **fields: Any) -> None:
 
 @contextmanager
 def signals(stop: Callable[[int], None]) -> Iterator[None]:
-    """Call ``stop`` on SIGTERM and SIGINT. It does nothing outside the main thread."""
+    """Call ``stop`` on SIGTERM and SIGINT. Does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,9 +49,17 @@ def signals(stop: Callable[[int], None]) -> Iterator[None]:
             signal.signal(signum, previous)
 
 
+def pause(seconds: float, stopping: Callable[[], object]) -> bool:
+    """Wait, or until ``stopping``. Return whether that is so."""
+    deadline = time.monotonic() + seconds
+    while not stopping() and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    return bool(stopping())
+
+
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Turn Python's cyclic garbage collector off: changes have no cycles, and it takes half of the time."""
+    """Turn off Python's cyclic garbage collector: changes have no cycles, and it would take half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

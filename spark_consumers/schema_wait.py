@@ -1,8 +1,8 @@
-"""How long a consumer waits for the schema of a value before it takes the value for foreign.
+"""How long a consumer waits for a value's schema before it considers the value foreign.
 
-The relay publishes a schema before it uses it, so a missing one is late on its way, for example through a mirror of the
-topics, or nobody has ever published it. A value that is given up becomes a dead letter, in full, so that a redrive
-brings it back once its schema is there.
+The relay publishes a schema before it uses it, so a missing one is delayed, for example by a mirror of the topics, or
+was never published. A value that is given up becomes a complete dead letter, so that a redrive brings it back once its
+schema is published.
 """
 
 import math
@@ -13,22 +13,21 @@ from itertools import chain, repeat
 from relay.avro.decode import WriterSchemas
 from relay.errors import Unavailable
 from spark_consumers.dead_letters import UnknownSchemas
-from spark_consumers.running import RETRY_DELAYS, log_event
+from spark_consumers.running import RETRY_DELAYS, log_event, pause
 
 PATIENCE = 300.0
-"""How many seconds a schema has to stay unknown, while whoever keeps the schemas answers all the time."""
+"""How many seconds a schema has to stay unknown while the registry or topic answers all the time."""
 
-# How much of the time since a schema was given up the next ones may take: a foreign writer may send one after another.
+# The share of the time since a schema was given up that later ones may take: a foreign writer may send many.
 _SHARE = 0.1
 
-_REMEMBERED = 1000  # headers that were given up
-_POLL = 0.1  # seconds
+_REMEMBERED = 1000  # headers given up
 
 
 class SchemaWait:
     """Looks for missing schemas in ``schemas``. ``given_up``: the headers whose values are foreign.
 
-    ``waits`` False gives a header up at the first look. Used by one thread at a time.
+    If ``waits`` is False, a header is given up at the first look. Used by one thread at a time.
     """
 
     def __init__(
@@ -49,11 +48,8 @@ class SchemaWait:
             if self.look(unknown.headers):
                 return
             log_event("retry", self._consumer, wait=delay, error=str(unknown))
-            until = time.monotonic() + delay
-            while time.monotonic() < until:
-                if stopping():
-                    return
-                time.sleep(_POLL)
+            if pause(delay, stopping):
+                return
 
     def look(self, headers: Iterable[bytes]) -> bool:
         """Look again, and return whether each schema is known or given up. Raises ``Unavailable``."""

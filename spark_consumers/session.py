@@ -1,16 +1,16 @@
-"""The Spark session of a consumer: with a driver of its own, or in the one that ``spark-submit`` started.
+"""The Spark session of a consumer, with its own driver or in the one that ``spark-submit`` started.
 
-In an existing driver the consumer gets a session of its own, whose SQL settings do not affect the others. What the user
-has set is never set otherwise.
+In an existing driver, the consumer gets a separate session, whose SQL settings do not affect the others. Settings of
+the user are never overridden.
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from relay.config import SparkConfig
-from relay.config.hidden import is_secret
+from relay.config.hidden import HIDDEN, is_secret, redacted
 from relay.errors import ConfigError, Unavailable
 from relay.jvm.jars import CENTRAL, SETS, jars
 from relay.jvm.java import find_java
@@ -28,28 +28,24 @@ from spark_consumers.java_stderr import java_stderr
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+_CATALOG = re.compile(r"spark\.sql\.catalog\.\w+")
 
 _INSTALLED = "installed"
 _EXIT_TIMEOUT = 15.0  # seconds for the JVM to end
 
 
-@dataclass(frozen=True)
-class _Driver:
-    """What `open_session` started. ``code``: the folder of the code that executors load, if there is one."""
-
-    gateway: Any
-    code: tempfile.TemporaryDirectory[str] | None
-
-
-# By the session that `open_session` returned. Used by the main thread only.
-_started: dict[SparkSession, _Driver] = {}
+# By the session that `open_session` returned: the gateway to its JVM, and the folder of the executors' code, if any.
+# Used by the main thread only.
+_started: dict[SparkSession, tuple[Any, tempfile.TemporaryDirectory[str] | None]] = {}
 
 _JAVA_OPTIONS = (
     # On few cores the optimising compiler takes CPU from the batches of the first minutes: with it a batch of the cache
     # takes 1.5 times as long at p50, and twice as long at p95.
     "-XX:TieredStopAtLevel=1",
-    # Java's own default with all compilers. With one of them it reserves 48 MB, which the code that Spark makes for its
-    # queries fills within minutes, and then Java ends.
+    # Java's own default with all compilers. With one of them it reserves 48 MB, which the code that Spark generates
+    # for its queries fills within minutes, and then Java ends.
     "-XX:ReservedCodeCacheSize=240m",
     "-XX:+UseSerialGC",
     f"-Dlog4j2.configurationFile={Path(__file__).absolute().with_name('log4j2.properties').as_uri()}",
@@ -64,9 +60,13 @@ _SQL = {
     "spark.sql.shuffle.partitions": "2",
     # Re-planning between stages costs more than it saves in batches of this size.
     "spark.sql.adaptive.enabled": "false",
+    # With either of these, Spark caches each DataFrame in a copy of the session, and Spark 4.0 never frees a session,
+    # since its own cleaner refers to it (I11). Without re-planning, and without buckets, they change nothing.
+    "spark.sql.adaptive.applyFinalStageShuffleOptimizations": "false",
+    "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
-    # Between two questions for new records while there are none. With the default of 10 ms an idle consumer takes a
-    # tenth of a core, and the broker as much.
+    # The pause between two polls for new records while there are none. With the default of 10 ms, an idle consumer
+    # takes a tenth of a core, and the broker as much.
     "spark.sql.streaming.pollingDelay": "20ms",
 }
 
@@ -78,7 +78,7 @@ _LOCAL_CHECKPOINT = {
         "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
     )
 }
-# Settings that hold several values, to which ours are added.
+# Settings with several values, to which ours are added.
 _JOINED = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
@@ -87,16 +87,18 @@ _JOINED = {
 }
 
 _DELTA_SQL = {
-    # By default times are in a type of Spark's own, which other readers take for a time without a zone.
+    # By default, times have a type of Spark's own, which other readers take for a time without a zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # The partitions of a table's state. With the default of 50 the first MERGE takes 12 s.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # A batch has the same rows however often it is read: it is kept, and Kafka's records are those between two offsets.
+    # A batch always has the same rows: it is cached, and Kafka's records are those between two offsets.
     "spark.databricks.delta.merge.materializeSource": "none",
     # The tasks that list a table's files for VACUUM. With the default of 10,000 it takes minutes for any table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     # A MERGE that may insert rows need not sort the table's rows, if the batch is small enough to be in memory.
     "spark.sql.join.preferSortMergeJoin": "false",
+    # A task that writes rows and tombstones need not sort them.
+    "spark.sql.maxConcurrentOutputFileWriters": "4",
     "spark.databricks.delta.autoCompact.enabled": "true",
     "spark.databricks.delta.autoCompact.minNumFiles": "30",
 }
@@ -107,10 +109,10 @@ def open_session(
 ) -> SparkSession:
     """Return a session called ``name`` that can read Kafka and Avro, and Delta if ``delta``.
 
-    ``spark``: where it runs, by default on this machine. ``keep_open``: file descriptors that a new JVM keeps open
-    until it ends. ``memory``: how large the driver's heap may be, as Java takes it. Raises ``Unavailable`` if Java,
-    PySpark or a jar is missing, or the working folder is read-only; ``ConfigError`` if the session that exists lacks
-    Delta, or contradicts ``spark``.
+    ``spark``: the config of where it runs, by default on this machine. ``keep_open``: file descriptors that a new JVM
+    keeps open until it ends. ``memory``: how large the driver's heap may be, as Java takes it. Raises ``Unavailable``
+    if Java, PySpark or a jar is missing, or the working folder is read-only; ``ConfigError`` if the session that exists
+    lacks Delta, or contradicts ``spark``.
     """
     settings = spark or SparkConfig()
     existing = existing_session()
@@ -125,38 +127,38 @@ def open_session(
 
 
 def another_session(session: SparkSession, *, delta: bool) -> SparkSession:
-    """Return a session in the same JVM, with SQL settings and temporary views of its own."""
+    """Return a session in the same JVM, with separate SQL settings and temporary views."""
     found = session.newSession()
     _configure(found, delta)
     return found
 
 
 def refuse_contradiction(session: SparkSession, settings: SparkConfig) -> None:
-    """Raise ``ConfigError`` if a session, which runs already, is not as the config wants it."""
     running = dict(session.sparkContext.getConf().getAll())
     wanted = settings.conf | ({"spark.master": settings.master} if "master" in settings.model_fields_set else {})
     for key, value in wanted.items():
         found = session.conf.get(key, None) if key.startswith("spark.sql.") else running.get(key)
         if found != value:
             name = "spark.master" if key == "spark.master" else f"spark.conf.{key}"
+            ours, theirs = (HIDDEN if each and is_secret(key) else redacted(each) for each in (value, found))
             raise ConfigError(
-                f"{name} is {value} in the config, but {found or 'not set'} in the Spark session of this process, "
-                "which runs already: give it to spark-submit, or to what started the session, or remove it here"
+                f"{name} is {ours} in the config, but {theirs or 'not set'} in the Spark session of this process, "
+                "which is already running: pass it to spark-submit, or to the program that started the session, or "
+                "remove it here"
             )
 
 
 def refuse_other_meanings(session: SparkSession) -> None:
-    """Raise ``ConfigError`` for a session in which types or texts of SQL mean something else than to us."""
+    """Raise ``ConfigError`` for a session in which SQL types or literals mean something else than for us."""
     for key, wanted in _MEANINGS.items():
         if (found := session.conf.get(key, wanted)) != wanted:
             raise ConfigError(
-                f"{key} of the given Spark session is {found}, but the consumers need {wanted}: give them another one, "
+                f"{key} of the given Spark session is {found}, but the consumers need {wanted}: pass another session, "
                 "such as spark.newSession()"
             )
 
 
 def refuse_lack_of_delta(session: SparkSession, delta: bool) -> None:
-    """Raise ``ConfigError`` if a session that has to know Delta does not."""
     if delta and DELTA_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
         raise ConfigError(
             "the Spark session of this process was created without Delta: submit with "
@@ -166,29 +168,30 @@ def refuse_lack_of_delta(session: SparkSession, delta: bool) -> None:
 
 
 def _configure(session: SparkSession, delta: bool) -> None:
-    given = dict(session.sparkContext.getConf().getAll())
     ours = _SQL | (_DELTA_SQL if delta else {})
     if is_cluster(session.sparkContext.master):
         # As many tasks as the cluster runs at once.
         ours = {**ours, "spark.sql.shuffle.partitions": str(max(2, session.sparkContext.defaultParallelism))}
+    _set(session, ours)
+
+
+def use_local_checkpoint(session: SparkSession) -> None:
+    _set(session, _LOCAL_CHECKPOINT)
+
+
+def _set(session: SparkSession, ours: Mapping[str, str]) -> None:
+    """Set what the user has not."""
+    given = dict(session.sparkContext.getConf().getAll())
     for key in ours.keys() - given.keys():
         session.conf.set(key, ours[key])
 
 
-def use_local_checkpoint(session: SparkSession) -> None:
-    """Tune a session of ours for checkpoints in local folders."""
-    given = dict(session.sparkContext.getConf().getAll())
-    for key in _LOCAL_CHECKPOINT.keys() - given.keys():
-        session.conf.set(key, _LOCAL_CHECKPOINT[key])
-
-
 def close_session(session: SparkSession) -> None:
-    """End the JVM that ``open_session`` started for this session. It does nothing for other sessions."""
-    driver = _started.pop(session, None)
-    if driver is None:
+    """End the JVM that ``open_session`` started for this session. Does nothing for other sessions."""
+    gateway, code = _started.pop(session, (None, None))
+    if gateway is None:
         return
     session.stop()
-    gateway = driver.gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
     try:
@@ -196,15 +199,15 @@ def close_session(session: SparkSession) -> None:
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
-    # Else PySpark would go on using it.
+    # Otherwise PySpark would continue to use it.
     SparkContext._gateway = SparkContext._jvm = None
-    if driver.code is not None:
-        driver.code.cleanup()
+    if code is not None:
+        code.cleanup()
 
 
 @contextmanager
 def delta_session(spark: SparkConfig) -> Iterator[SparkSession]:
-    """Open a session that can read Delta, and close it. Raises what ``open_session`` does."""
+    """Open a session that can read Delta, and close it. Raises as ``open_session`` does."""
     session = open_session("relay", delta=True, spark=spark)
     try:
         yield session
@@ -213,7 +216,7 @@ def delta_session(spark: SparkConfig) -> Iterator[SparkSession]:
 
 
 def is_cluster(master: str | None) -> bool:
-    """Whether Spark's tasks may run on other machines than this one."""
+    """Whether Spark's tasks may run on machines other than this one."""
     return not str(master).startswith("local")
 
 
@@ -229,7 +232,7 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
     java = find_java()
     if not os.access(Path.cwd(), os.W_OK):
         raise Unavailable(
-            f"Spark makes a folder `artifacts` where it is started, and {Path.cwd()} cannot be written to: start the "
+            f"Spark creates a folder `artifacts` where it is started, and {Path.cwd()} cannot be written to: start the "
             "consumer in another folder"
         )
     # Spark's start script finds Java only by this variable.
@@ -238,11 +241,13 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "spark.pyspark.python" in spark.conf:
         os.environ["PYSPARK_PYTHON"] = spark.conf["spark.pyspark.python"]
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whatever python3 is on the PATH
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise the python3 on the PATH
     given = _settings(name, delta, spark, memory)
     conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
-    # What Java is started with, all users of this machine can read.
-    shown = SparkConf(loadDefaults=False).setAll([(key, value) for key, value in given.items() if not is_secret(key)])
+    # All users of this machine can read Java's command line.
+    hidden = {key for key, value in given.items() if is_secret(key)}
+    hidden |= {key for key, value in given.items() if _CATALOG.match(key) and redacted(value) != value}
+    shown = SparkConf(loadDefaults=False).setAll([(key, value) for key, value in given.items() if key not in hidden])
     options: dict[str, Any] = {
         # Signals to our process group are for us alone: we drain, then end the JVM. If we are killed, the JVM ends
         # because its standard input does.
@@ -256,40 +261,53 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
     if is_cluster(spark.master):
         code = tempfile.TemporaryDirectory(prefix="relay-code-")
         session.sparkContext.addPyFile(str(our_code(Path(code.name))))
-    _started[session] = _Driver(gateway, code)
+    _started[session] = gateway, code
     return session
 
 
 def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[str, str]:
+    catalogs = _catalogs_of_iceberg(spark)
     settings = {
         "spark.app.name": name,
         "spark.master": spark.master,
-        "spark.jars": ",".join(map(str, connectors(spark.connectors, delta=delta))),
+        "spark.jars": ",".join(map(str, connectors(spark.connectors, delta=delta, iceberg=bool(catalogs)))),
         "spark.driver.memory": memory,
         # Consumers of one session take turns on the cores.
         "spark.scheduler.mode": "FAIR",
         "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
-        # PySpark notes the line of Python of each expression, which takes a third of the time to build a query.
+        # PySpark records the Python line of each expression, which takes a third of the time of building a query.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.ui.enabled": "false",
-        # What Spark remembers for its page of queries and jobs that have ended, plans included: with its defaults
-        # each batch of a copy of a wide table takes 2.4 MB of heap.
+        # What Spark remembers for its page about finished queries and jobs, including plans: with its defaults, each
+        # batch of a copy of a wide table takes 2.4 MB of heap.
         "spark.sql.ui.retainedExecutions": "5",
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "500",
-        # What it hides in plans and event logs: its own pattern, and names of Kafka's settings.
-        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key",
+        # What it hides in plans and event logs: its own pattern, names of Kafka's and the catalogs' settings, and URLs
+        # with a password.
+        "spark.redaction.regex": (
+            "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|credential|authorization|connection-string"
+            "|://[^/\\s:]*:[^/\\s]+@"
+        ),
         "spark.ui.showConsoleProgress": "false",
-        # How many classes that it has compiled for queries Spark keeps. A batch of the log and of the copy of one table
+        # How many of the classes compiled for queries Spark keeps. A batch of the log and of the copy of one table
         # takes 160: with the default of 100 each batch compiles them again, which is a third of a small one's CPU.
         "spark.sql.codegen.cache.maxEntries": "1000",
+        # Hadoop sets the permissions of files itself, whatever the umask is.
+        "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "relay-spark-warehouse"),
     }
     if not is_cluster(spark.master):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if delta:
         settings |= {"spark.sql.extensions": DELTA_EXTENSION, "spark.sql.catalog.spark_catalog": DELTA_CATALOG}
+    if catalogs:
+        if ICEBERG_EXTENSION not in spark.conf.get("spark.sql.extensions", ""):
+            extensions = [settings.get("spark.sql.extensions"), ICEBERG_EXTENSION]
+            settings["spark.sql.extensions"] = ",".join(filter(None, extensions))
+        # I7: a session that keeps tables for a while does not see what another driver has written to them.
+        settings |= {f"{catalog}.cache-enabled": "false" for catalog in catalogs}
     joined = {
         key: f"{settings[key]}{separator}{spark.conf[key]}"
         for key, separator in _JOINED.items()
@@ -298,23 +316,40 @@ def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[s
     return settings | spark.conf | joined
 
 
-def connectors(source: str | None, *, delta: bool) -> list[Path]:
-    """Return the jars for Kafka, Avro and Delta, from ``source`` as ``spark.connectors`` of the config names it.
+def _catalogs_of_iceberg(spark: SparkConfig) -> list[str]:
+    return [
+        key
+        for key, value in spark.conf.items()
+        if _CATALOG.fullmatch(key) and value.startswith("org.apache.iceberg.spark.")
+    ]
 
-    Empty: Spark has them itself. Raises ``ConfigError`` if a folder lacks one, ``Unavailable`` if they cannot be
+
+def without_iceberg(spark: SparkConfig) -> SparkConfig:
+    """Return the config without its Iceberg catalogs: with Iceberg's extension, the log has no functions."""
+    catalogs = _catalogs_of_iceberg(spark)
+    prefixes = tuple(f"{catalog}." for catalog in catalogs)
+    conf = {key: value for key, value in spark.conf.items() if key not in catalogs and not key.startswith(prefixes)}
+    return spark.model_copy(update={"conf": conf})
+
+
+def connectors(source: str | None, *, delta: bool, iceberg: bool = False) -> list[Path]:
+    """Return the jars for Kafka, Avro and lakes, from ``source``, as in ``spark.connectors`` of the config.
+
+    Empty: Spark already has them. Raises ``ConfigError`` if a folder lacks one, ``Unavailable`` if they cannot be
     fetched.
     """
     if source == _INSTALLED:
         return []
+    names = ["spark", "iceberg"] if iceberg else ["spark"]
     if source is None or source.startswith(("http://", "https://")):
-        return jars("spark", source or CENTRAL)
+        return [jar for name in names for jar in jars(name, source or CENTRAL)]
     folder = Path(source)
     found = sorted(folder.glob("*.jar"))
-    for artifact in SETS["spark"].artifacts:
+    for jar_set, artifact in ((SETS[name], artifact) for name in names for artifact in SETS[name].artifacts):
         needed = delta or "delta" not in artifact.name
         if needed and not any(jar.name.startswith(f"{artifact.name}-{artifact.version}") for jar in found):
             raise ConfigError(
                 f"spark.connectors: the folder {folder.absolute()} has no {artifact.name}-{artifact.version}.jar: copy "
-                f"all files of {SETS['spark'].folder} there from a machine on which `relay consume` has run"
+                f"all files of {jar_set.folder} there from a machine on which `relay consume` has run"
             )
     return found

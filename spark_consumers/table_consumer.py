@@ -1,6 +1,6 @@
-"""The consumer of changes on Spark: what the change log, the copy and consumers of one's own have in common.
+"""The consumer of changes on Spark: the common base of the change log, the copy and your own consumers.
 
-Besides the rule for changes these are the other records: schemas to wait for, gaps, and dead letters.
+Besides the rule for changes, it handles the other records: schemas to wait for, gaps, and dead letters.
 """
 
 import time
@@ -19,7 +19,7 @@ from relay.kafka.committed import times_at
 from relay.kafka.group_offsets import EARLIEST, Offsets, count_between
 from relay.kafka.topics import LARGEST_MESSAGE
 from spark_consumers import kafka_source
-from spark_consumers.applied import NOT_KNOWN, AppliedNotes, Start
+from spark_consumers.applied_notes import NOT_KNOWN, AppliedNotes, Start
 from spark_consumers.consumer import Consumer
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
@@ -32,7 +32,7 @@ SizedRecord = tuple[str, int, int, int]
 """Topic, partition, offset, and the bytes of the value."""
 
 OffsetRange = tuple[Offsets, Offsets]
-"""Where some records begin and end."""
+"""The begin and end offsets of some records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, slots=True)
 class TableBatch:
-    """The decoded records of batch ``number``, and the offsets between which they are.
-
-    ``refuse``: keeps the change at a place among the dead letters, with the reason why its table does not take it.
-    """
+    """The decoded records between two offsets. ``refuse``: makes the change at a place a dead letter, with a reason."""
 
     records: DataFrame
     layouts: Sequence[Layout]
@@ -64,7 +61,7 @@ class TableBatch:
 
 
 class TableRule(Protocol):
-    """What batches make of the tables of a consumer."""
+    """The effect of batches on the tables of a consumer."""
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Decide what a batch writes. Takes one Spark action; a batch may come again."""
@@ -76,16 +73,16 @@ class TableRule(Protocol):
 
 _LOOK_EVERY = 2.0  # seconds between two looks whether enough records wait
 _HEAD = ("status", "topic", "partition", "offset")
-_SENT_AT_ONCE = 32 << 20  # bytes of dead letters that are on the driver
+_SENT_AT_ONCE = 32 << 20  # bytes of dead letters in the driver at once
 _EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 
 class TableConsumer(Consumer):
-    """Applies batches of changes to tables, by ``rule``. ``notes``: theirs.
+    """Applies batches of changes to tables by ``rule``. ``notes``: of the tables.
 
-    ``at_most``: records a batch. ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the
-    location of the tables if they are in Delta. ``bytes_at_most``: how much the values may have that the rule is given
-    at once; None means any.
+    ``at_most``: records per batch. ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the
+    location of the tables if they are in Delta. ``bytes_at_most``: the most bytes of values passed to the rule at once;
+    None means any.
     """
 
     def __init__(
@@ -138,10 +135,7 @@ class TableConsumer(Consumer):
     def apply(
         self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
     ) -> dict[str, int]:
-        """Write what a batch changes, in parts if its values are large; return counts.
-
-        Raises ``UnknownSchemas`` before anything of a part is written, ``Unavailable``, and what Spark raises.
-        """
+        """Write a batch, in parts if its values are large. Raises ``UnknownSchemas`` before a part is written."""
         decoder, session = self._decoder, batch.sparkSession
         assert decoder is not None
         most = self._bytes_at_most
@@ -151,7 +145,7 @@ class TableConsumer(Consumer):
             whole = TableBatch(batch, decoder.layouts, begin, end, number)
             counts.update(self._apply(whole, dead_letters))
         for first, last in parts:
-            # Read it again, since Spark would go through all of the batch for each part.
+            # Read it again, because Spark would go through the whole batch for each part.
             records = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
             part = TableBatch(records, decoder.layouts, first, last, number)
             counts.update(self._apply(part, dead_letters))
@@ -160,11 +154,11 @@ class TableConsumer(Consumer):
 
     def set_aside(self) -> Mapping[str, tuple[float, str]]:
         return {
-            table: (gap.open_since, f"{gap.reason}; {way} `relay snapshot CONFIG {source} {table}`")
+            table: (gap.open_since, f"{gap.reason}; {way} run `relay snapshot CONFIG {source} {table}`")
             for (source, table), gap in self._notes.incomplete().items()
             if table in self._config.tables
             for way in [
-                "it takes changes again, and lacks earlier ones:" if gap.taken_back else "remove the cause, then"
+                "it takes changes again, but lacks earlier ones:" if gap.taken_back else "remove the cause, then"
             ]
         }
 
@@ -186,8 +180,9 @@ class TableConsumer(Consumer):
                 dead_letters.refuse_unknown_schemas(records)
                 gaps = lost_changes(records)
                 counts = plan.write(gaps)
-                # Each dead letter is a change that the tables lack, and so is what a gap stands for.
-                sent = _send(part.records, heads, dead_letters) + sum(refused)
+                # Each dead letter is a change that the tables lack, and each gap stands for such changes.
+                letters = in_parts(((head, size) for head, size in heads if head.is_undecodable), _SENT_AT_ONCE)
+                sent = sum(dead_letters.send(_complete(part.records, some)) for some in letters) + sum(refused)
                 holes = {"gaps": len(gaps), "dead_letters": sent}
             return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
@@ -195,10 +190,7 @@ class TableConsumer(Consumer):
 
 
 def _heads(batch: DataFrame, statuses: Iterable[str]) -> list[tuple[NonChangeRecord, int]]:
-    """Return the records that are not changes, with their sizes: gaps in full, and the header of others.
-
-    ``batch``: with the columns of `Decoder.changes`. ``statuses``: all that its records have.
-    """
+    """Return all but changes and tombstones, with their sizes: gaps in full, of others only the headers."""
     if set(statuses) <= set(_EXPECTED):
         return []
     value = F.col("value")
@@ -207,14 +199,7 @@ def _heads(batch: DataFrame, statuses: Iterable[str]) -> list[tuple[NonChangeRec
     return [(NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])), r[5]) for r in rows.collect()]
 
 
-def _send(batch: DataFrame, found: Iterable[tuple[NonChangeRecord, int]], dead_letters: DeadLetterTopic) -> int:
-    """Send the undecodable records among ``_heads``; return their number. Raises ``Unavailable``."""
-    undecodable = [(record, size) for record, size in found if record.is_undecodable]
-    return sum(dead_letters.send(_complete(batch, part)) for part in in_parts(undecodable, _SENT_AT_ONCE))
-
-
 def _complete(batch: DataFrame, heads: Sequence[NonChangeRecord]) -> list[NonChangeRecord]:
-    """Return some records with their values in full."""
     places = [(head.topic, head.partition, head.offset) for head in heads]
     wanted = F.broadcast(batch.sparkSession.createDataFrame(places, "topic STRING, `partition` INT, `offset` BIGINT"))
     rows = batch.join(wanted, ["topic", "partition", "offset"]).select(*_HEAD, "value").collect()
@@ -238,9 +223,10 @@ def in_parts(sized: Iterable[tuple[NonChangeRecord, int]], at_most: int) -> Iter
 def cut_batch(
     session: SparkSession, config: Config, name: str, begin: Offsets, end: Offsets, at_most: int
 ) -> list[OffsetRange]:
-    """Return the parts of a batch, as ``cut`` does; none if all of it is one part: Spark bounds it in records alone.
+    """Return the parts of a batch, as ``cut`` does, or an empty list if it needs no cutting.
 
-    Reads the values, unless the batch has so few that they fit whatever their size. ``name``: the consumer's.
+    Spark limits a batch only by its number of records. Reads the sizes of the values, unless there are so few records
+    that they fit whatever their size. ``name``: the consumer's.
     """
     if count_between(begin, end) * LARGEST_MESSAGE <= at_most:
         return []
@@ -255,9 +241,9 @@ def cut_batch(
 
 
 def cut(records: Iterable[SizedRecord], begin: Offsets, end: Offsets, at_most: int) -> list[OffsetRange]:
-    """Return consecutive parts of the ``records`` between two offsets, of at most so many bytes, or of one record.
+    """Return consecutive parts of the ``records`` between two offsets, each of at most ``at_most`` bytes or one record.
 
-    Each part takes about the same share of each partition, so that they are still read side by side.
+    Each part takes about the same share of each partition, so that they are still read in parallel.
     """
     ordered = sorted(_with_shares(records))
     firsts = {(topic, str(partition)): offset for _, topic, partition, offset, _ in reversed(ordered)}
@@ -277,7 +263,7 @@ def cut(records: Iterable[SizedRecord], begin: Offsets, end: Offsets, at_most: i
 
 
 def _with_shares(records: Iterable[SizedRecord]) -> Iterator[tuple[float, str, int, int, int]]:
-    """Yield each record behind the share of its partition's bytes that are before it."""
+    """Yield each record with the share of its partition's bytes that precede it."""
     by_partition: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for topic, partition, offset, size in records:
         by_partition.setdefault((topic, partition), []).append((offset, size))

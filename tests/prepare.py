@@ -20,12 +20,13 @@ from tests.mysql import debian_mysql
 from tests.mysql.mariadb_10 import MariaDB10
 from tests.services.kafka_classes import archive_classes
 from tests.spark_consumers import spark_classes
+from tests.spark_consumers.iceberg_catalog import H2
 from tests.vitess.cluster_build import cluster_obstacle, cluster_programs
 
 
 def main() -> None:
     wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, spark_classes.make]
-    wanted += [partial(fetched, MariaDB10.jar_set), browser.program, archive_classes]
+    wanted += [partial(fetched, MariaDB10.jar_set), partial(fetched, H2), browser.program, archive_classes]
     if os.environ.get("RELAY_TEST_MYSQLD") == "debian":
         wanted.append(debian_mysql.mysqld)
     if cluster_obstacle() is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, event_id
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
+from relay.engine.connected_sources import ConnectedSources
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.errors import StreamGone
@@ -23,7 +24,7 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.observe.observer import Observer
 from relay.process.slow_call import call_all
 from relay.records import Shard, StreamId
-from relay.source import Opening, Page, ReadResult, ShardReader, SnapshotSource, StartingPoints
+from relay.source import LastPage, Opening, Page, PageCounts, ReadResult, ShardReader, SnapshotSource, StartingPoints
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.waiting import PATIENCE
@@ -55,6 +56,8 @@ class ScriptedSource:
         self.new_tables: dict[str, tuple[TableSchema, ...]] = {}
         # Of a config that was read again.
         self.entry: Any = None
+        # Tables that a snapshot has found with a key.
+        self.keyed: list[set[str]] = []
         # How often its shards were listed.
         self.listings = 0
         # How each shard was opened last.
@@ -87,6 +90,9 @@ class ScriptedSource:
 
     def reload(self, entry: Any) -> None:
         self.entry = entry
+
+    def has_keys(self, tables: Set[str]) -> None:
+        self.keyed.append({*tables})
 
     def connect(self, label: str | None = None) -> StreamId:
         self.arrive("connect")
@@ -148,9 +154,9 @@ class ScriptedReader:
             token=changes[0].token if changes else None,
             progress=begun,
             begun=begun,
-            records=len(changes),
+            counts=PageCounts(len(changes)),
             tables=self._source.new_tables.get(self.shard.id, ()) if changes else (),
-            finished=self._source.ends,
+            end=LastPage() if self._source.ends else None,
         )
 
     def _change(self) -> Change:
@@ -201,12 +207,14 @@ def worker_of(
     writers.add(call_all("schemas", [partial(writer, table) for table in tables]))
     writers.use(tables)
     topics.create_missing(topics.connect(config), config, [table.table for table in tables])
+    reloaded = reloaded or ReloadedConfig(config, lambda: config)
     return Worker(
         KafkaSettings.from_config(config),
         {source.connect(): source for source in sources},
         writers,
         observer=observer or Observer(config.name),
-        config=reloaded or ReloadedConfig(config, lambda: config),
+        config=reloaded,
+        connections=ConnectedSources(reloaded),
         probe=probe,
     )
 

@@ -1,4 +1,4 @@
-"""The programs of README.md, the tutorial and the page on the cache, run as they stand there, on services of tests."""
+"""The programs of README.md and some other documents, run as they stand there, on services of tests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from relay.cache import RedisStore, TokenCache
 from relay.process.supervisor import WORKER_NUMBER, WORKERS
 from relay.services.mariadb import PASSWORD, USER
 from tests.command_line import relay as run_relay
+from tests.snippets import play, programs
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = ROOT / "deploy" / "docs"
-PROGRAMS: list[str] = [
-    program
-    for document in (README, PAGES / "tutorial.md", PAGES / "how_to" / "cache.md")
-    for program in re.findall(r"^```python\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-]
+DOCUMENTS = ("README.md", "deploy/docs/tutorial.md", "deploy/docs/how_to/cache.md", "relay/mysql/README.md")
+PROGRAMS = [program for document in DOCUMENTS for program in programs(document)]
 LONGEST = {"README.md": 900, "relay/README.md": 1200, "spark_consumers/README.md": 800}
 """Words of what somebody reads before they decide whether to go on, or where to change something."""
 
@@ -34,18 +32,8 @@ def program(word: str) -> str:
     return found
 
 
-def play(text: str, changed: dict[str, str], names: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Run a program with some of its texts changed, each of which it has; return its names."""
-    for before, after in changed.items():
-        assert before in text
-        text = text.replace(before, after)
-    names = names if names is not None else {}
-    exec(compile(text, "README.md", "exec", dont_inherit=True), names)
-    return names
-
-
 def test_all_programs_are_played_here() -> None:
-    assert len(PROGRAMS) == 6
+    assert len(PROGRAMS) == 8
     assert all(first != second for first, second in pairwise(PROGRAMS))
 
 
@@ -57,20 +45,18 @@ def test_a_readme_is_short(document: str) -> None:
 def test_the_readme_shows_the_checks_that_the_demo_prints() -> None:
     shown = re.findall(r"^(\S.*?) {2,}yes$", README.read_text(encoding="utf-8"), re.MULTILINE)
     code = (ROOT / "relay" / "demo" / "report.py").read_text(encoding="utf-8")
-    checks = re.findall(
-        r'^        "(.*?)":', code.partition("result.checks = {")[2].partition("\n    }")[0], re.MULTILINE
-    )
+    checks = re.findall(r'^        "(.*?)":', code.partition("    checks = {")[2].partition("\n    }")[0], re.MULTILINE)
     assert shown == checks
 
 
 def test_every_variable_of_the_environment_is_named() -> None:
-    """But for those that the relay sets for its own workers."""
+    """But for those that the relay sets for its own workers, and of the build."""
     sources = [path for folder in ("relay", "spark_consumers") for path in (ROOT / folder).rglob("*.py")]
     read = {name for path in sources for name in re.findall(r'"(RELAY_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
     named = set(
         re.findall(r"^\| `(RELAY_[A-Z_]+)`", (PAGES / "how_to" / "run.md").read_text(encoding="utf-8"), re.MULTILINE)
     )
-    assert read - {WORKER_NUMBER, WORKERS} == named
+    assert read - {WORKER_NUMBER, WORKERS, "RELAY_NATIVE_PLATFORM"} == named
 
 
 @pytest.fixture
@@ -116,6 +102,8 @@ def test_the_cache_is_read_by_the_programs_of_the_readme(redis_server: Any, tabl
     changed = {"redis://cache:6379/0": redis_server.url, '"shop"': repr(table), '"orders"': repr(table)}
     names = play(program("DynamoDBLoader"), changed)
     assert b"19.9" in names["order"]
+    bounded = play(program("value_ttl"), {key: changed[key] for key in list(changed)[:2]})["cache"]
+    assert bounded.value_ttl == 600
     names = play(program("order.invalidate("), changed, names)
     assert names["order"]("ada", 7)["total"] == {"N": "19.9"}
     names["boto3"].client("dynamodb").delete_item(
@@ -153,7 +141,14 @@ def test_rows_are_read_by_the_programs_of_the_readme(
         'host="db1", user="app"': server,
         'host="db1-replica", user="app"': server,
     }
-    play(program("ReplicationWatcher"), changed, names)
+    play(program("QueriesLoader("), changed, names)
+    asked = {
+        '"db1-replica", 3306, "app", "secret"': f'"{mariadb.host}", {mariadb.port}, "{USER}", "{PASSWORD}"',
+        'host="db1-replica", user="app", password="secret", database="legacy"': server,
+    }
+    told = play(program("TokenQueries"), asked)
+    told["connection"].close()
+    assert (list(told["rows"]), told["fresher"]) == ([(19,)], True)
     try:
         assert names["cache"].get_or_load("order:7", names["orders"].load).value == b"19"
     finally:

@@ -158,8 +158,8 @@ def test_an_origin_on_a_third_shard_decides_nothing(timestamps: tuple[int, int])
     """Timestamps would be wrong where a reshard is replicated back (I5).
 
     S was split, and then its child T; both are replicated back. A write to U, the child of T, is replicated to T and
-    on to S, where the relay, which does not know of U yet, reads it with an origin on T. Later the relay reads U from
-    its start: older changes of the item, whose timestamps are raised to the last one of S.
+    on to S, where the relay, which does not know about U yet, reads it with an origin on T. Later the relay reads U
+    from its start: older changes of the item, whose timestamps are raised to the last one of S.
     """
     ours, theirs = timestamps
     check(token(ours, "s/k/s", "", (9, "s/k/t", "MariaDB/0-1-5")), token(theirs, "s/k/u", "MariaDB/0-1-9"), UNKNOWN)

@@ -8,16 +8,15 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.avro.decode import decode
-from relay.demo.truth import PublishedChange, published_change
 from relay.errors import RelayError
-from relay.kafka.changes import read_change
+from relay.kafka.changes import ReceivedChange, read_change
 
 
-def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[PublishedChange]:
+def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[ReceivedChange]:
     """Read the changes of ``topic`` from its beginning to its current end."""
     found = read_values(client, topic)
     return [
-        published_change(read_change(decode(schemas, value, typed_json=False), topic, partition, offset))
+        read_change(decode(schemas, value, typed_json=False), topic, partition, offset)
         for partition, offset, value in found
     ]
 

@@ -1,4 +1,4 @@
-"""Pages that are made from code and data: config, commands, exit codes, Avro, runbook, benchmarks."""
+"""Pages that are made from code and data: config, commands, Avro, runbook, benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import typer
 import yaml
 
-from relay import errors
 from relay.cli import app
 from relay.config.json_schema import json_schema
 from relay.config.schema_forms import VARIABLE
@@ -27,7 +26,6 @@ def pages() -> dict[str, str]:
     return {
         "config": config(),
         "commands": commands(),
-        "exit_codes": exit_codes(),
         "avro": avro(),
         "runbook": runbook(),
         "benchmarks": benchmarks(),
@@ -67,16 +65,6 @@ def commands() -> str:
     return _joined(parts)
 
 
-def exit_codes() -> str:
-    """The exit codes, from the errors that have them."""
-    meanings: dict[int, list[str]] = {0: ["Success."]}
-    for error in _errors(errors.RelayError):
-        meanings.setdefault(error.exit_code, []).append(_line(inspect.getdoc(error) or ""))
-    meanings[130] = ["Ctrl-C."]
-    rows = [(str(code), " ".join(meanings[code])) for code in sorted(meanings)]
-    return _joined(("# Exit codes", "Of every command. The error is on stderr.", _table(("code", "meaning"), rows)))
-
-
 def avro() -> str:
     """The fields of a record, from the schemas."""
     parts = ["# Avro", "What the fields hold in detail, and how types are mapped: [the wire format](schemas/index.md)."]
@@ -95,14 +83,22 @@ def runbook() -> str:
     groups = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text(encoding="utf-8"))["groups"]
     parts = [
         "# Runbook",
-        "What to do first about each alert of [Prometheus](deploy/index.md#alerts-and-dashboards). "
-        "[What each metric means](relay/observe/index.md#metrics). `relay doctor CONFIG` collects all that a bug "
-        "report needs, without secrets.",
+        "What each [alert of Prometheus](deploy/index.md#alerts-and-dashboards) means, and what to do first. "
+        "[What each metric means](relay/observe/index.md#metrics). [What each exit code "
+        "means](deploy/docs/reference/exit_codes.md). `relay doctor CONFIG` collects all that a bug report needs, "
+        "without secrets. [The file with the alerts](deploy/prometheus/alerts.yaml)",
     ]
-    for rule in (rule for group in groups for rule in group["rules"]):
+    rules = [rule for group in groups for rule in group["rules"]]
+    rows = [
+        (f"[{rule['alert']}](#{rule['alert'].lower()})", rule["labels"]["severity"], rule["annotations"]["description"])
+        for rule in rules
+    ]
+    parts.append(_table(("alert", "severity", "means"), rows))
+    for rule in rules:
         after = rule.get("for")
         parts += [
             f"## {rule['alert']}",
+            f"**{rule['annotations']['description']}**",
             f"{rule['annotations']['runbook']}",
             f"Severity {rule['labels']['severity']}, raised {f'after {after} of' if after else 'by'}:",
             f"```\n{rule['expr'].strip()}\n```",
@@ -124,7 +120,7 @@ def benchmarks(file: Path = BENCHMARKS) -> str:
         rows = [
             (
                 f"`{result['name']}`",
-                *(_number(result[key]) for key in ("figure", "yardstick", "ratio", "aa")),
+                *(number(result[key]) for key in ("figure", "yardstick", "ratio", "aa")),
                 result["unit"],
             )
             for result in recorded["results"]
@@ -161,13 +157,13 @@ def _keys(definition: Mapping[str, Any], names: Mapping[str, str]) -> str:
     rows = [
         (
             f"`{name}`",
+            _line(key.get("description", "")),  # beside the key, for phones show two columns
             _type(key, names),
             "*required*" if name in required else f"`{json.dumps(key['default'])}`" if "default" in key else "",
-            _line(key.get("description", "")),
         )
         for name, key in definition.get("properties", {}).items()
     ]
-    return _table(("key", "type", "default", "meaning"), rows)
+    return _table(("key", "meaning", "type", "default"), rows)
 
 
 def _type(key: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -208,13 +204,6 @@ def _help(parameter: Any) -> str:
     return f"{text} Default: `{getattr(default, 'value', default)}`." if shown else text
 
 
-def _errors(error: type[errors.RelayError]) -> Iterator[type[errors.RelayError]]:
-    yield error
-    for child in error.__subclasses__():
-        if child.__module__ == errors.__name__:
-            yield from _errors(child)
-
-
 def _avro_type(kind: Any) -> str:
     if isinstance(kind, list):
         return " or ".join(_avro_type(each) for each in kind)
@@ -229,7 +218,8 @@ def _avro_type(kind: Any) -> str:
     return str(kind)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Return a figure as the pages show it."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

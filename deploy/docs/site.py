@@ -1,17 +1,19 @@
 """Puts the site together: the Markdown of all folders as it is, and pages that are made from code.
 
 The pages have the paths that their files have in the repository, so links work in both. A README.md becomes the page of
-its folder. A link to a file that is not a page becomes a download of it.
+its folder. A link to a file that is not a page becomes a download of it, or leads to the page that is made from it.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from deploy.docs import from_code
@@ -28,6 +30,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         f"{HERE}/how_to/tables",
         f"{HERE}/how_to/columns",
         f"{HERE}/how_to/kafka",
+        f"{HERE}/how_to/debezium",
         f"{HERE}/how_to/config",
     ),
     "How to use the topics": (
@@ -54,12 +57,13 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Reference": (
         "config",
         "commands",
-        "exit_codes",
+        f"{HERE}/reference/exit_codes",
         "relay/observe/index",
         "schemas/index",
         "avro",
         "relay/kafka/index",
         f"{HERE}/reference/tables",
+        f"{HERE}/reference/debezium",
         f"{HERE}/reference/cache_keys",
     ),
     "Explanation": (
@@ -96,6 +100,8 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "CHANGELOG",
         "CONTRIBUTING",
         "relay/index",
+        "relay/config/index",
+        "relay/mysql_dialect/index",
         "spark_consumers/index",
         "spark_consumers/sinks/index",
         "relay/native/index",
@@ -113,6 +119,8 @@ TITLES = {
     "relay/dynamodb/index": "DynamoDB",
     "relay/vitess/index": "Vitess",
     "relay/mysql/index": "MySQL and MariaDB",
+    "relay/config/index": "Modules of the config",
+    "relay/mysql_dialect/index": "Modules of MySQL's dialect",
     "relay/aws/index": "AWS: roles, RDS, MSK",
     "spark_consumers/index": "Architecture of the consumers",
     "relay/keyspace/index": "Queries over shards, with tokens",
@@ -123,6 +131,15 @@ TITLES = {
     "relay/native/index": "Compiled core",
 }
 """What the contents call a page whose own title is the name of its folder."""
+
+MADE_FROM = {
+    "relay/config/json_schema.py": "config",
+    "relay/cli.py": "commands",
+    "schemas/change.avsc": "avro",
+    "deploy/prometheus/alerts.yaml": "runbook",
+    "deploy/docs/benchmarks.json": "benchmarks",
+}
+"""The page that is made from a file: a link to the file becomes a link to the page."""
 
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -142,12 +159,13 @@ def stage(folder: Path) -> None:
     for path in documents():
         page = path.relative_to(ROOT)
         text = path.read_text(encoding="utf-8")
-        for target in _LINK.findall(text):
-            _provide((path.parent / target[0]).resolve(), folder)
+        _provide_targets(text, path.parent, folder)
         if page == Path("README.md"):
             text += _contents()
-        _write(folder / page.parent / page.name.replace("README", "index"), _LINK.sub(_to_page, text))
+        text = _LINK.sub(partial(_to_page, page.parent), text)
+        _write(folder / page.parent / page.name.replace("README", "index"), text)
     for name, text in from_code.pages().items():
+        _provide_targets(text, ROOT, folder)
         _write(folder / f"{name}.md", text)
 
 
@@ -159,16 +177,20 @@ def documents() -> Iterator[Path]:
             yield ROOT / name
 
 
-def _to_page(link: re.Match[str]) -> str:
-    return f"]({re.sub(r'README[.]md$', 'index.md', link[1])}{link[2] or ''})"
+def _to_page(here: Path, link: re.Match[str]) -> str:
+    page = MADE_FROM.get(os.path.normpath(here / link[1]))
+    target = f"{os.path.relpath(page, here)}.md" if page else re.sub(r"README[.]md$", "index.md", link[1])
+    return f"]({target}{link[2] or ''})"
 
 
-def _provide(target: Path, folder: Path) -> None:
-    """Copy a file that is not a page, or the files of a folder."""
-    if target.is_file() and target.suffix != ".md":
-        copy = folder / target.relative_to(ROOT)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(target, copy)
+def _provide_targets(text: str, here: Path, folder: Path) -> None:
+    """Copy the files that ``text`` links to from the folder ``here`` and that are not pages."""
+    for name, _ in _LINK.findall(text):
+        target = (here / name).resolve()
+        if target.is_file() and target.suffix != ".md":
+            copy = folder / target.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(target, copy)
 
 
 def _contents() -> str:

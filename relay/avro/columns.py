@@ -7,18 +7,42 @@ and the values that they take are listed in ``schemas/README.md``, the bytes in 
 import math
 import struct
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any
 
-from relay.avro.binary import NULL, PRESENT, blob, long, text
-from relay.types.columns import FIRST_TIME, LAST_TIME, ColumnKind, ColumnType, column_type
+from relay.types.columns import EPOCH, FIRST_TIME, LAST_TIME, MICROSECOND, ColumnKind, ColumnType, column_type
 
 Writer = Callable[[Any], bytes]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _FLOAT = struct.Struct("<f")
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
+
+NULL = b"\x00"  # the first branch of our unions
+PRESENT = b"\x02"  # the second branch
+
+
+@lru_cache(maxsize=1 << 13, typed=True)  # lengths and times are often repeated
+def long(value: int) -> bytes:
+    """Return an Avro int or long: seven bits per byte, low bits first. Raises ValueError for more than 64 bits."""
+    if not _LONG_MIN <= value <= _LONG_MAX:
+        raise ValueError(f"{value} does not fit into 64 bits")
+    number = value << 1 ^ value >> 63
+    groups = []
+    while number >= 0x80:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*groups, number))
+
+
+def text(value: str) -> bytes:
+    """Return an Avro string. Raises UnicodeEncodeError for a lone surrogate, which UTF-8 cannot encode."""
+    return blob(value.encode())
+
+
+def blob(value: bytes) -> bytes:
+    return long(len(value)) + value
 
 
 def writer(column: str) -> Writer:
@@ -28,7 +52,6 @@ def writer(column: str) -> Writer:
 
 
 def nullable(write: Writer) -> Writer:
-    """Return a writer that also takes None."""
     return lambda value: NULL if value is None else PRESENT + write(value)
 
 
@@ -66,7 +89,7 @@ def _exact(value: Any) -> Decimal | None:
     return None
 
 
-def _scaled(value: Any, kind: ColumnType) -> int:
+def scaled(value: Any, kind: ColumnType) -> int:
     """Return a number times 10**scale. Raises ValueError if that is not an integer, or has too many digits."""
     exact = _exact(value)
     if exact is None:
@@ -87,7 +110,7 @@ def _integer(kind: ColumnType) -> Writer:
     least, greatest = kind.bounds
 
     def write(value: Any) -> bytes:
-        number = value if type(value) is int else _scaled(value, kind)
+        number = value if type(value) is int else scaled(value, kind)
         if not least <= number <= greatest:
             raise _refuse(value, str(kind))
         return long(number)
@@ -100,7 +123,7 @@ def _double(value: Any) -> bytes:
         return struct.pack("<d", value)
     exact = _exact(value)
     if exact is not None and exact.adjusted() < 400:
-        # A double stands for its shortest decimal text, so no two numbers of the source become one.
+        # A double represents its shortest decimal text, so no two numbers of the source become one.
         number = float(exact)
         if math.isfinite(number) and Decimal(repr(number)) == exact:
             return struct.pack("<d", number)
@@ -117,7 +140,7 @@ def _float(value: Any) -> bytes:
         except OverflowError:
             raise _refuse(value, "float") from None
         (number,) = _FLOAT.unpack(raw)
-        # A float comes either widened to 64 bits or as its shortest text, 3.99.
+        # A float arrives either widened to 64 bits, or as its shortest text, 3.99.
         widened = isinstance(value, float) and number == value
         if widened or Decimal(repr(shortest(raw))) == exact:
             return raw
@@ -139,11 +162,14 @@ def shortest(raw: bytes) -> float:
 
 
 def _decimal(kind: ColumnType) -> Writer:
-    if kind.is_wide:
-        return _decimal_text(kind)
+    return _decimal_text(kind) if kind.is_wide else unscaled(kind)
+
+
+def unscaled(kind: ColumnType) -> Writer:
+    """Return the writer of Avro decimals, also of those that are too wide for `decimal`."""
 
     def write(value: Any) -> bytes:
-        number = _scaled(value, kind)
+        number = scaled(value, kind)
         size = (number.bit_length() + 8) // 8
         return blob(number.to_bytes(size, "big", signed=True))
 
@@ -151,16 +177,16 @@ def _decimal(kind: ColumnType) -> Writer:
 
 
 def _decimal_text(kind: ColumnType) -> Writer:
-    """Return the writer of numbers as SQL prints them, with all decimals, so equal numbers are equal texts."""
+    """Return the writer for numbers as SQL prints them, with all decimals, so that equal numbers have equal texts."""
 
     exactly = Context(prec=kind.precision)
-    return lambda value: text(f"{Decimal(_scaled(value, kind)).scaleb(-kind.scale, exactly):f}")
+    return lambda value: text(f"{Decimal(scaled(value, kind)).scaleb(-kind.scale, exactly):f}")
 
 
 def microseconds(value: Any) -> int:
-    """Return the microseconds since the epoch of an aware datetime, or of an int that is them already."""
+    """Return the microseconds since the epoch of an aware datetime, or an int that already has this unit."""
     if isinstance(value, datetime) and value.tzinfo is not None:
-        return (value - _EPOCH) // _MICROSECOND
+        return (value - EPOCH) // MICROSECOND
     if isinstance(value, int) and not isinstance(value, bool) and FIRST_TIME <= value <= LAST_TIME:
         return value
     raise _refuse(value, "timestamp")

@@ -1,4 +1,4 @@
-"""What the compiled core is told about columns: which of them it writes itself."""
+"""Describes columns for the compiled core, and which of them it writes itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fields_of(schema: Mapping[str, Any]) -> tuple[list[Field] | None, list[Field]]:
-    """Return the columns in a `change_schema`: of the row, None if images are JSON text, and of the key."""
+    """Return the columns in a `change_schema`: those of the row, None if images are JSON text, and those of the key."""
     row = columns_of_row(schema)
     key = [_field(*each) for each in columns_of_key(schema)]
     return None if row is None else [_field(*each) for each in row], key
@@ -24,7 +24,7 @@ def fields_of(schema: Mapping[str, Any]) -> tuple[list[Field] | None, list[Field
 def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | None:
     """Return the columns of the row and of the key of a table, or None if the core makes no changes of its rows.
 
-    That is where values are not published, and where a key is a time.
+    It makes none where values are not published, or where a key is a time.
     """
     if schema.protected or any(column.type == ColumnKind.TIMESTAMP for column in schema.key):
         return None
@@ -33,7 +33,7 @@ def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | No
 
 
 def _field(name: str, kind: str) -> Field:
-    """Return the column ``name`` of the column type ``kind`` as the core takes it."""
+    """Return the column ``name`` of the column type ``kind`` in the form for the core."""
     found = column_type(kind)
     numbers = (found.precision, found.scale) if found.kind is ColumnKind.DECIMAL else found.bounds
     return name, found.core, numbers, columns.writer(kind)

@@ -1,7 +1,7 @@
 """Decoding of Kafka values to changes, with the column names of the source.
 
-Never guesses: a value of unknown framing or schema is an error, and so is a body that does not end where its schema
-ends.
+Never guesses: a value with unknown framing or schema is an error, and so is a body longer or shorter than its schema
+says.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -32,7 +32,7 @@ class Undecodable(RelayError):
 
 
 class WriterSchemas(Protocol):
-    """Where schemas are looked up: `TopicSchemas` or `RegistrySchemas`."""
+    """Looks up schemas: `TopicSchemas` or `RegistrySchemas`."""
 
     def lookup(self, header: bytes) -> Mapping[str, Any] | None: ...
 
@@ -44,8 +44,6 @@ _LOADS: dict[str, Callable[[str], Any]] = {
 
 
 class _BodyReader:
-    """Reads the values that one schema wrote."""
-
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self.schema: Any = fastavro.parse_schema(dict(schema))
         fields = {field["name"]: field["type"] for field in schema["fields"]}
@@ -91,9 +89,9 @@ def decode(schemas: WriterSchemas, value: bytes, *, typed_json: bool = True) -> 
     """Return the change in ``value``, the bytes of a Kafka value, as a dict by Avro field name.
 
     ``key`` and typed images are dicts by original column name, images of DynamoDB items are DynamoDB-typed JSON text,
-    enums are text, decimals `Decimal`, timestamps aware datetimes. Without ``typed_json`` that text, in columns too, is
-    Python values, as `item_values` returns them. Raises `UnknownFraming`, `UnknownSchema` or `Undecodable`, and what
-    ``schemas.lookup`` raises.
+    enums are text, decimals `Decimal`, timestamps aware datetimes. Without ``typed_json``, that text, also in columns,
+    becomes Python values as `item_values` returns them. Raises `UnknownFraming`, `UnknownSchema` or `Undecodable`, and
+    the errors of ``schemas.lookup``.
     """
     header, body = split(value)
     readers = _readers.setdefault(schemas, {})
@@ -103,7 +101,7 @@ def decode(schemas: WriterSchemas, value: bytes, *, typed_json: bool = True) -> 
         if schema is None:
             raise UnknownSchema(
                 f"no schema is known for values that start with {header.hex()}: check that `name` and "
-                "`schema_registry` in the config are the same as for the relay that wrote them, then retry"
+                "`schema_registry` in the config match those of the relay that wrote these values, then retry"
             )
         reader = readers[header] = _BodyReader(schema)
     change = reader.read(body)
@@ -113,11 +111,11 @@ def decode(schemas: WriterSchemas, value: bytes, *, typed_json: bool = True) -> 
 
 
 def part_decoder(schema: Mapping[str, Any], columns: Collection[str]) -> Callable[[bytes], dict[str, Any]]:
-    """Return what reads a part of a change from an Avro body, several times as fast as `decode` reads all of it.
+    """Return a function that reads a part of a change from an Avro body, several times as fast as `decode`.
 
-    The part is ``operation``, ``key``, ``token``, ``old`` and ``new``, the images with these columns only. An image of
-    a DynamoDB item is read if there are any, else it is "". The decoder raises `Undecodable`, but may not notice
-    damage in what it skips.
+    The part is ``operation``, ``key``, ``token``, ``old`` and ``new``, with only these ``columns`` in the images. An
+    image of a DynamoDB item is read if there are any columns, otherwise it is "". The decoder raises `Undecodable`, but
+    may not notice damage in what it skips.
     """
     reader = _BodyReader(schema)
     read = part_reader(reader.schema, columns)
@@ -126,7 +124,7 @@ def part_decoder(schema: Mapping[str, Any], columns: Collection[str]) -> Callabl
         try:
             return read(body)
         except Exception:
-            return reader.read(body)  # which tells what is wrong, if anything is
+            return reader.read(body)  # which reports the damage, if there is any
 
     return decode_part
 

@@ -1,14 +1,14 @@
 """Encoding of a change to the bytes of its Kafka value, in plain Python.
 
-The compiled core (``relay.native``) does the same for what it is sure of; all else, and every refusal, is here. Tests
-compare every byte with fastavro's, so they fail if only the schema changes.
+The compiled core (``relay.native``) encodes the cases of which it is sure; all other cases, and every refusal, are
+handled here. Tests compare every byte with fastavro's, so they fail if only the schema changes.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from relay.avro import columns
-from relay.avro.binary import NULL, PRESENT, blob, long, text
+from relay.avro.columns import NULL, PRESENT, blob, long, text
 from relay.avro.schema import columns_of_key, columns_of_row
 from relay.change import MARK, Change, Operation, Snapshot, Transaction, Uncarriable
 from relay.errors import RelayError
@@ -17,7 +17,7 @@ from relay.token import EventToken, OriginToken
 T = TypeVar("T")
 
 _write_int = columns.writer("int")
-_FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 class Unencodable(RelayError):
@@ -52,7 +52,7 @@ class ChangeEncoder:
         """Return the header and the Avro body. Raises `Unencodable`, naming the key and the position."""
         try:
             return self._encode(change)
-        except _FAULTS as fault:
+        except FAULTS as fault:
             raise self._refusal(change, fault) from fault
 
     def _encode(self, change: Change) -> bytes:
@@ -85,7 +85,7 @@ class ChangeEncoder:
                 return NULL
             raise ValueError("it has no key: only a TRUNCATE and the marks of a snapshot may have none")
         if len(key) != len(self._key):
-            raise ValueError(f"the change's key columns are {sorted(key)}, and the schema's are others")
+            raise ValueError(f"the change's key columns are {sorted(key)}, but the schema has others")
         return PRESENT + b"".join([write(key[name]) for name, write in self._key])
 
     def _image(self, image: Any, which: str) -> bytes:
@@ -119,14 +119,11 @@ class ChangeEncoder:
             f"{change.source}: the {change.operation} of {change.table}, key {shown}{at}, cannot be carried"
             f" exactly: {refused[0] if refused else fault or type(fault).__name__}"
         )
-        return Unencodable(message, in_key=not self._encodes_key(change))
-
-    def _encodes_key(self, change: Change) -> bool:
         try:
             self._key_bytes(change)
-        except _FAULTS:
-            return False
-        return True
+        except FAULTS:
+            return Unencodable(message, in_key=True)
+        return Unencodable(message, in_key=False)
 
 
 def _optional(value: T | None, write: Callable[[T], bytes]) -> bytes:
@@ -158,5 +155,5 @@ def _attributes(attributes: Mapping[str, str]) -> bytes:
 
 def with_attribute(value: bytes, name: str, content: str) -> bytes:
     """Return the framed value of a change with one more attribute."""
-    # They are its last field, and an Avro map ends with an empty block.
+    # Attributes are its last field, and an Avro map ends with an empty block.
     return value[:-1] + _attributes({name: content})

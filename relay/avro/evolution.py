@@ -1,8 +1,8 @@
-"""From one schema of a table to the next: the differences, and the aliases that let Avro readers resolve them.
+"""Evolution of a table's schemas: their differences, and the aliases with which Avro readers resolve them.
 
-A record's name ends in a hash of its columns, so for Avro the records of two versions are unrelated unless the next one
-names the earlier one in its ``aliases``, which are not part of a fingerprint. An alias makes readers read an old record
-as the new one, so a record gets it only where every value stays exactly the same (I8).
+A record's name ends in a hash of its columns, so for Avro the records of two versions are unrelated unless the new
+record names the old one in its ``aliases``, which are not part of a fingerprint. An alias makes readers read an old
+record as the new one, so it is added only where every value stays exactly the same (I8).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,9 @@ from relay.types.columns import ColumnKind, column_type
 
 Schema = Mapping[str, Any]
 
-_PARTS = {"key": "key", "row": "old"}  # the envelope's field that defines each record
+# The envelope's field that defines each record: ours, or Debezium's, whose key has a schema of its own.
+_PARTS = {"key": ("key",), "row": ("old", "before")}
+_IMAGES = ("key", "old", "new", "before", "after")
 # Avro's readers promote the first to the second, and every value stays the same.
 _WIDER = {("int", "long"), ("int", "double")}
 
@@ -24,7 +26,7 @@ def same(a: Schema, b: Schema) -> bool:
 
 
 def following(schema: Schema, earlier: Sequence[Schema]) -> dict[str, Any]:
-    """Return ``schema`` with the aliases of all records of ``earlier`` that its key and row records can replace."""
+    """Return ``schema`` with aliases for all records of ``earlier`` that its key and row records can replace."""
     next_one: dict[str, Any] = without("aliases", schema)
     for part in _PARTS:
         record = _record(next_one, part)
@@ -37,14 +39,26 @@ def following(schema: Schema, earlier: Sequence[Schema]) -> dict[str, Any]:
 
 
 def is_of_changes(schema: Schema) -> bool:
-    """Whether a schema is of the relay's changes, not of anybody else's values."""
+    """Whether a schema is for the relay's changes, and not for other values."""
     return _record(schema, "key") is not None and {"event_id", "old", "new"} <= {
         each["name"] for each in schema["fields"]
     }
 
 
+def is_envelope(schema: Schema) -> bool:
+    """Whether a schema is for changes in Debezium's envelope."""
+    return schema.get("name") == "Envelope" and {"before", "after"} <= {each["name"] for each in schema["fields"]}
+
+
+def refused_envelope(topic: str) -> str:
+    return (
+        f"topic {topic} has records of a different `envelope`, and its readers take only one: set the former "
+        '`envelope` again, or choose another topic for the table, such as `topics: "{name}.cdc.{table}"`'
+    )
+
+
 def table_of(schema: Schema) -> str | None:
-    """Return what the schemas of one table of one source have in common, or None if this is not a schema of changes."""
+    """Return the part that all schemas of a source's table share, or None if this is not a schema of changes."""
     key = _record(schema, "key")
     return None if key is None else key.get("namespace")
 
@@ -99,7 +113,6 @@ def _widens(old: str, new: str) -> bool:
 
 
 def _columns(record: Schema) -> dict[str, str]:
-    """Return the type of each column by its name at the source."""
     return {source_name(field): _type(field) for field in record["fields"]}
 
 
@@ -114,13 +127,12 @@ def _envelope(schema: Schema) -> dict[str, str]:
     fields = schema.get("fields", [])
     if not fields:
         return {"schema": str(schema.get("name", schema.get("type", "")))}
-    return {field["name"]: str(field["type"]) for field in fields if field["name"] not in ("key", "old", "new")}
+    return {field["name"]: str(field["type"]) for field in fields if field["name"] not in _IMAGES}
 
 
 def _record(schema: Schema, part: str) -> dict[str, Any] | None:
-    """Return the key or row record that a schema defines, or None if it has none."""
     for field in schema.get("fields", []):
-        if field["name"] == _PARTS[part] and isinstance(field["type"], list):
+        if field["name"] in _PARTS[part] and isinstance(field["type"], list):
             return next((kind for kind in field["type"] if isinstance(kind, dict) and "fields" in kind), None)
     return None
 

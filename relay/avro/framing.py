@@ -1,4 +1,4 @@
-"""The header of a value, which says which schema wrote it, in both framings.
+"""The header of a value, which identifies the schema that wrote it, in both framings.
 
 The formats are Avro's "Single-object encoding" and Confluent's "Wire format".
 """
@@ -18,7 +18,7 @@ _LARGEST_ID = 0x7FFF_FFFF
 
 
 class UnknownFraming(RelayError):
-    """The value starts with no known framing: it is foreign or damaged. It goes to the dead letters."""
+    """The value begins with no known framing: it is foreign or damaged, and goes to the dead letters."""
 
 
 def fingerprint(schema: Mapping[str, Any]) -> bytes:
@@ -35,17 +35,16 @@ def single_object_header(fingerprint: bytes) -> bytes:
 
 
 def confluent_header(schema_id: int) -> bytes:
-    """Return the header of Confluent's wire format."""
     return CONFLUENT_MARK + schema_id.to_bytes(4, "big")
 
 
 def schema_id(header: bytes) -> int | None:
-    """Return the id in a Confluent header. None for another framing, or a number that no registry gives out."""
+    """Return the id in a Confluent header. None for another framing, or an id that no registry assigns."""
     if len(header) != CONFLUENT_HEADER or not header.startswith(CONFLUENT_MARK):
         return None
     number = int.from_bytes(header[1:], "big")
-    # I12: ids are Java's integers. A registry answers a larger one as a path that it does not know, as one that starts
-    # answers everything.
+    # I12: ids are Java's integers. A registry answers larger ones with 404 for an unknown path, as a registry that is
+    # starting answers everything.
     return number if number <= _LARGEST_ID else None
 
 

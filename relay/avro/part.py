@@ -1,36 +1,35 @@
-"""Readers of a part of a change, generated as straight-line Python for the columns of one table.
+"""Readers for a part of a change, generated as straight-line Python for the columns of one table.
 
-They skip what they are not asked for. What they cannot read is left to the general reader of ``relay.avro.decode``,
-which decides whether a value is damaged.
+They skip everything else. Bodies that they cannot read are left to the general reader of ``relay.avro.decode``, which
+decides whether a value is damaged.
 """
 
 import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Context, Decimal
 from itertools import groupby
 from typing import Any
 
 from relay.avro.schema import source_name
-from relay.types.columns import MAX_AVRO_PRECISION
+from relay.types.columns import EPOCH, MAX_AVRO_PRECISION
 
 PartReader = Callable[[bytes], dict[str, Any]]
-"""Reads an Avro body. Raises any exception for one that it cannot read."""
+"""Reads an Avro body. Raises any exception for a body that it cannot read."""
 
 _FIELDS = ("operation", "key", "old", "new", "token")
 _ROWS = ("old", "new")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXACT = Context(prec=MAX_AVRO_PRECISION)
 _PRIMITIVE = ("string", "bytes", "int", "long", "boolean", "float", "double")
 _ONE_NUMBER = b"[\x80-\xff]{0,9}[\x00-\x7f]"
 
 _AFTER_SHORT = tuple(0 if first & 1 or first > 127 else 1 + (first >> 1) for first in range(256))
-"""By the first byte of text or bytes, how far away its end is; 0 if the byte does not tell."""
+"""For each first byte of a text or bytes value, the distance to its end; 0 if the byte does not show it."""
 
 
 def _long(b: bytes, p: int, first: int) -> tuple[int, int]:
-    """Return the number whose first byte was read, not yet decoded from zigzag, and the place after it."""
+    """Return the number whose first byte was read, still in zigzag form, and the place after it."""
     number, shift = first & 0x7F, 7
     while (byte := b[p]) > 127:
         number |= (byte & 0x7F) << shift
@@ -42,7 +41,7 @@ def _long(b: bytes, p: int, first: int) -> tuple[int, int]:
 
 
 def _after_sized(b: bytes, p: int) -> int:
-    """Return the end of the text or bytes at ``p``."""
+    """Return the end of the text or bytes value at ``p``."""
     n = b[p]
     if n > 127:
         n, p = _long(b, p + 1, n)
@@ -56,26 +55,22 @@ def _decimal(raw: bytes, scale: int) -> Decimal:
     return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, _EXACT)
 
 
-def _time(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
-
-
 _ENVIRONMENT: dict[str, Any] = {
     "SHORT": _AFTER_SHORT,
     "after_sized": _after_sized,
     "long": _long,
     "decimal": _decimal,
-    "time": _time,
+    "time": lambda microseconds: EPOCH + timedelta(microseconds=microseconds),
     "float": struct.Struct("<f").unpack_from,
     "double": struct.Struct("<d").unpack_from,
 }
 
 
 def part_reader(schema: Mapping[str, Any], columns: Collection[str]) -> PartReader:
-    """Return the reader of operation, key, token, and of the images only these columns, by their original names.
+    """Return the reader of operation, key, token, and only these columns of the images, by their original names.
 
-    An image that is text is read if there are any columns, else it is "". ``schema``: as fastavro parses it. Raises
-    ``KeyError`` for a schema that is not one of a table's changes.
+    An image that is text is read if there are any columns, otherwise it is "". ``schema``: as fastavro parses it.
+    Raises ``KeyError`` unless it is a schema of a table's changes.
     """
     compiler = _Compiler()
     lines = []
@@ -95,9 +90,9 @@ def part_reader(schema: Mapping[str, Any], columns: Collection[str]) -> PartRead
 
 
 class _Compiler:
-    """Writes the statements that read the value at ``p`` of ``b`` to ``v``, or skip it, and move ``p`` behind it.
+    """Writes statements that read the value at ``p`` of ``b`` into ``v``, or skip the value, and move ``p`` past it.
 
-    ``chosen``: the columns to read of the next row; None means all.
+    ``chosen``: the columns to read in the next row; None means all.
     """
 
     def __init__(self) -> None:
@@ -142,7 +137,7 @@ class _Compiler:
         if kind in ("float", "double"):
             return [f"p += {4 if kind == 'float' else 8}"]
         if kind == "boolean" or kind["type"] == "enum":
-            return self.read(kind)  # which has to be one of its values
+            return self.read(kind)  # the value must be one of its symbols
         if kind["type"] == "map":
             return self._blocks([*self.skip("string"), *self.skip(kind["values"])])
         if kind["type"] == "array":
@@ -150,7 +145,7 @@ class _Compiler:
         return self.skip_fields(kind["fields"])
 
     def skip_fields(self, fields: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Numbers one after the other are skipped at once."""
+        """Skip fields, with consecutive numbers in one step."""
         lines = []
         for are_numbers, run in groupby(fields, lambda field: self._is_number(field["type"])):
             kinds = [field["type"] for field in run]
@@ -204,7 +199,7 @@ class _Compiler:
         ]
 
     def _resolved(self, kind: Any) -> tuple[Any, Mapping[str, Any]]:
-        """Return a type without its logical type, and with it; a record in full."""
+        """Return a type without its logical type, and the logical type; a record in full."""
         if isinstance(kind, str):
             return (kind, {}) if kind in _PRIMITIVE else (self._records[kind], {})
         if kind["type"] in _PRIMITIVE:
@@ -222,7 +217,7 @@ class _Compiler:
 
 
 _NUMBER = ("n = b[p]", "p += 1", "if n > 127: n, p = long(b, p, n)")
-# Sets ``e`` to the end of the text or bytes that begin at ``p`` after it.
+# Sets ``e`` to the end of the text or bytes value that begins at ``p``.
 _SIZED = (*_NUMBER, "if n & 1: raise ValueError('a length is negative')", "e = p + (n >> 1)")
 
 

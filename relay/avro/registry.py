@@ -1,4 +1,4 @@
-"""Where the relay publishes schemas before it uses them, and readers look them up: as the config says."""
+"""Opens the place where the relay publishes schemas before use and readers look them up, as the config says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_schemas(config: Config, kept: Callable[[], Mapping[bytes, dict[str, Any]]] = dict) -> PublishedSchemas:
-    """Open the schema registry if the config has one, else the schemas topic. ``kept``: as for `RegistrySchemas`."""
+    """Open the schema registry if the config has one, otherwise the schemas topic. ``kept``: see `RegistrySchemas`."""
     in_topic = partial(TopicSchemas, config.client("schemas"), config.internal("schemas"))
     if config.schema_registry is None:
         return in_topic()

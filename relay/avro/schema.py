@@ -1,7 +1,7 @@
 """The Avro schema of a table's changes, and column names as Avro names and back.
 
-The fixed part of a schema is ``schemas/change.avsc``; key and row records are made here. Both are on the wire: another
-schema or name for the same columns needs new golden files.
+The fixed part of a schema is ``schemas/change.avsc``; key and row records are made here. Both are on the wire: changing
+the schema or a name for the same columns needs new golden files.
 """
 
 import hashlib
@@ -35,7 +35,6 @@ def escape(name: str) -> str:
 
 
 def unescape(name: str) -> str:
-    """Return the name that `escape` made an Avro name of."""
     if name == _EMPTY:
         return ""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
@@ -109,8 +108,8 @@ def _told(field: dict[str, Any], column: KeyColumn | Column) -> dict[str, Any]:
 
 
 def _record(kind: str, namespace: str, fields: list[dict[str, Any]], protected: dict[str, str]) -> dict[str, Any]:
-    # The fingerprint on the wire ignores logical types, scale and properties. The hash in the name covers them:
-    # other types, other name, other fingerprint.
+    # The fingerprint on the wire ignores logical types, scale and properties. The hash in the name covers them: other
+    # types give another name, and so another fingerprint.
     covered = [fields, protected] if protected else fields
     text = json.dumps(covered, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
@@ -134,7 +133,6 @@ def _fixed(name: str) -> Any:
 
 
 def without(property: str, part: Any) -> Any:
-    """Return a part of a schema without this property anywhere in it."""
     if isinstance(part, Mapping):
         return {name: without(property, value) for name, value in part.items() if name != property}
     if isinstance(part, list):
@@ -143,7 +141,7 @@ def without(property: str, part: Any) -> Any:
 
 
 def _fill(part: Any, places: dict[str, Any]) -> Any:
-    """Insert definitions at their places: complete at the first one, by full name after that."""
+    """Insert definitions at their places: in full at the first one, by full name after that."""
     if isinstance(part, dict):
         return {name: value if name == "default" else _fill(value, places) for name, value in part.items()}
     if isinstance(part, list):

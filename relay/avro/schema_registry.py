@@ -1,7 +1,7 @@
 """The schemas in a Schema Registry with Confluent's API, one subject for each topic.
 
-Before the relay publishes the first message with a table's next schema, it asks the registry whether this schema is
-compatible with the one before.
+Before the relay publishes the first message with a table's new schema, it asks the registry whether that is compatible
+with the schema before.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import orjson
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from relay.avro.evolution import differences, following, is_of_changes, same
+from relay.avro.evolution import differences, following, is_envelope, is_of_changes, refused_envelope, same
 from relay.avro.framing import confluent_header, schema_id
 from relay.config.hidden import redacted
 from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
@@ -33,12 +33,12 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 COMPATIBILITY = "BACKWARD"
-"""The compatibility of subjects that the relay creates: a reader with the newest schema reads all older values."""
+"""The compatibility of subjects that the relay creates: a reader with the newest schema can read all older values."""
 
 _TIMEOUT = 10.0  # seconds for one request
-_OF_ANOTHER_SERVER = (400, 405, 406, 415, 501)  # what one answers that does not know a registry's requests
-_MISSING = range(40401, 40500)  # the registry's codes for a subject, a version, a schema that it does not have
-_LATER = (404, 408, 425, 429)  # a proxy, or a registry that starts, answers 404 without such a code
+_OF_ANOTHER_SERVER = (400, 405, 406, 415, 501)  # statuses of a server that does not know a registry's requests
+_MISSING = range(40401, 40500)  # the registry's codes for an unknown subject, version or schema
+_LATER = (404, 408, 425, 429)  # a proxy, or a registry that is starting, answers 404 without such a code
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class RegistrySchemas:
     """The schemas in a registry with Confluent's API, under the subject ``<topic>-value``. Thread-safe.
 
     ``access``: how to log in, as ``SchemaRegistryConfig.access`` says. ``on_incompatible``: ``fail`` or ``register``,
-    what to do when the registry refuses the next version of a subject. ``earlier``: opens the schemas of values that
-    were written before there was a registry, if one comes. ``kept``: returns the schemas that an earlier process got
-    from this registry; called only while the registry does not answer. ``timeout``: seconds for one request.
+    what to do when the registry refuses the next version of a subject. ``earlier``: opens the schemas of values from
+    before there was a registry, when the first such value comes. ``kept``: returns the schemas that an earlier process
+    got from this registry; called only while the registry does not answer. ``timeout``: seconds for one request.
     ``retries``: how often a failed request is repeated.
     """
 
@@ -88,32 +88,34 @@ class RegistrySchemas:
         # By subject, the compatibility that could not be restored yet, empty if it had none of its own.
         self._levels: dict[str, str] = {}
 
-    def register(self, topic: str, schema: Mapping[str, Any]) -> bytes:
-        """Register a schema, unless the subject has it, and return the header of its values.
+    def register(self, topic: str, schema: Mapping[str, Any], part: Literal["key", "value"] = "value") -> bytes:
+        """Register a schema, unless the subject has it, and return the header of its values, or keys.
 
-        Raises `RelayError` if the registry refuses it, naming the differences to the version before, or returns
-        another schema for its id; `NoAnswer` if it does not answer now, `Unavailable` if it never will.
+        Raises `RelayError` if the registry refuses it, naming the differences from the version before, or returns
+        another schema for its id; `NoAnswer` if it does not answer now, `Unavailable` if a retry would not help.
         """
-        subject = f"{topic}-value"
+        subject = f"{topic}-{part}"
         with self._asking(f"register a schema under {subject}"):
             if (level := self._levels.get(subject)) is not None:
                 self._restore(subject, level)
             versions = self._versions(subject)
             found = next((version for version in reversed(versions) if same(version.schema, schema)), None)
+            if problem := _other_envelope(topic, versions, schema):  # I8
+                raise RelayError(problem)
             if found is None:
                 found = self._add(topic, subject, versions, schema)
         if not same(found.schema, schema):
             raise RelayError(  # I8
-                f"the schema registry at {self._shown} assigned id {found.id} to the schema of {subject}, but returns"
-                " another schema for this id, so readers would misread the values. Check the registry's data."
+                f"{self.place} assigned id {found.id} to the schema of {subject}, but returns a different schema for "
+                "this id, so readers would misread the values. Check the registry's data."
             )
         header = confluent_header(found.id)
         self._known[header] = found.schema
         return header
 
     def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
-        """Return, for each topic and schema, whether the table has no schema: no version of the subject, and none from
-        before there was a registry. Raises `Unavailable`.
+        """Return, for each topic and schema, whether its table has no schema: neither a version of the subject, nor one
+        from before there was a registry. Raises `Unavailable`.
         """
         names = list(dict.fromkeys(topic for topic, _ in wanted))
         with self._asking("list the versions of its subjects"):
@@ -122,6 +124,13 @@ class RegistrySchemas:
         if not empty or (earlier := self._from_before()) is None:
             return [topic in empty for topic, _ in wanted]
         return [topic in empty and lacks for (topic, _), lacks in zip(wanted, earlier.lacks(wanted), strict=True)]
+
+    def newest_envelope(self, topic: str) -> bytes | None:
+        """Return the header of the newest values of ``topic`` if they are in Debezium's envelope, otherwise None."""
+        subject = f"{topic}-value"
+        with self._asking(f"look up {subject}"):
+            newest = self._versions(subject)[-1:]
+        return next((confluent_header(each.id) for each in newest if is_envelope(each.schema)), None)
 
     def subject(self, topic: str) -> tuple[int, str | None]:
         """Return the number of versions of ``topic``'s subject, and its own compatibility. Raises `Unavailable`."""
@@ -143,18 +152,20 @@ class RegistrySchemas:
             return found
 
     def refusal(self, topic: str, schema: Mapping[str, Any]) -> str:
-        """Return why the registry would refuse to `register` a schema, "" if it would not. Changes nothing."""
+        """Return why the registry would refuse to `register` a schema, "" if it would accept it. Changes nothing."""
         subject = f"{topic}-value"
         with self._asking(f"compare a schema with {subject}"):
             versions = self._versions(subject)
+            if problem := _other_envelope(topic, versions, schema):
+                return problem
             if not versions or any(same(version.schema, schema) for version in versions):
                 return ""
             return self._refusal(topic, subject, versions, following(schema, [v.schema for v in versions]))
 
     def lookup(self, header: bytes) -> dict[str, Any] | None:
-        """Return the schema of values with this header, None if the relay has no such schema. Asks the registry once.
+        """Return the schema of values with this header, or None if the relay has none. Asks the registry only once.
 
-        While it does not answer, the schemas that an earlier process stored are used. Raises `Unavailable`.
+        While the registry does not answer, schemas stored by an earlier process are used. Raises `Unavailable`.
         """
         known = self._known.get(header)
         number = schema_id(header)
@@ -180,16 +191,16 @@ class RegistrySchemas:
         return self._known.setdefault(header, found)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Look up the schemas of all values that are on ``topics`` now, even from before there was a registry.
+        """Look up the schemas of all values now on ``topics``, even from before there was a registry.
 
-        A consumer that meets values one by one needs only `lookup`. Raises `Unavailable`.
+        A consumer that reads values one by one needs only `lookup`. Raises `Unavailable`.
         """
         if (earlier := self._from_before()) is not None:
             earlier.refresh()
         for topic in topics:
             subject = f"{topic}-value"
             with self._asking(f"look up {subject}"):
-                for version in self._versions(subject, deleted=True):  # I1: values that are still there have it
+                for version in self._versions(subject, deleted=True):  # I1: values with this schema may still be there
                     if is_of_changes(version.schema):
                         self._known.setdefault(confluent_header(version.id), version.schema)
 
@@ -200,11 +211,10 @@ class RegistrySchemas:
             return self._earlier
 
     def all(self) -> dict[bytes, dict[str, Any]]:
-        """Return the schemas known so far, by header."""
         return {**(self._earlier.all() if self._earlier is not None else {}), **self._known}
 
     def refresh(self) -> None:
-        """Do nothing: the schema of an id never changes, and is looked up when the first value that has it comes."""
+        """Do nothing: the schema of an id never changes, and is looked up with the first value that has it."""
 
     def close(self) -> None:
         self._client.close()
@@ -212,13 +222,12 @@ class RegistrySchemas:
             self._earlier.close()
 
     def _add(self, topic: str, subject: str, versions: Sequence[_Version], schema: Mapping[str, Any]) -> _Version:
-        """Register the first or the next version of a subject."""
         mine = following(schema, [version.schema for version in versions])
         candidate = _avro(mine)
         level = self._compatibility(subject)
         if not versions:
             if level is None:
-                # Only if its owner has not set one.
+                # Only if the subject's owner has not set one.
                 self._client.set_compatibility(subject, COMPATIBILITY)
             number = self._client.register_schema(subject, candidate)
         elif not (problem := self._refusal(topic, subject, versions, mine)):
@@ -227,7 +236,7 @@ class RegistrySchemas:
             raise RelayError(f"{problem} Nothing was published with the new schema.")
         else:
             number = self._register_incompatible(subject, candidate, level, problem)
-        # The client caches what it sent. What counts is what the registry returns to readers.
+        # The client caches the schema that it sent. What matters is the schema that the registry returns to readers.
         self._client.clear_caches()  # type: ignore[no-untyped-call]
         return _Version(len(versions) + 1, number, _parsed(self._client.get_schema(number)))
 
@@ -248,7 +257,8 @@ class RegistrySchemas:
 
     def _register_incompatible(self, subject: str, candidate: Schema, level: str | None, problem: str) -> int:
         log.warning(
-            "%s This is set, so the schema is registered: the compatibility of %s is NONE meanwhile, and then restored",
+            "%s This is set, so the schema is registered: the compatibility of %s is NONE for that moment, and then "
+            "restored",
             problem,
             subject,
         )
@@ -256,7 +266,7 @@ class RegistrySchemas:
             self._client.set_compatibility(subject, "NONE")
             return self._client.register_schema(subject, candidate)
         finally:
-            # If the registry's default refused it, the subject had none of its own.
+            # If the registry's default refused the schema, the subject had no level of its own.
             self._restore(subject, "" if level in (None, "NONE") else level)
 
     def _restore(self, subject: str, level: str) -> None:
@@ -268,7 +278,7 @@ class RegistrySchemas:
         self._levels.pop(subject, None)
 
     def _versions(self, subject: str, *, deleted: bool = False) -> list[_Version]:
-        """Return the versions of a subject, oldest first. ``deleted``: also those, as long as the registry has them."""
+        """Return the versions of a subject, oldest first. ``deleted``: include deleted ones, while they are kept."""
         numbers = self._numbers(subject, deleted=deleted)
         found = [self._client.get_version(subject, number, deleted=deleted) for number in numbers]
         return [
@@ -298,11 +308,9 @@ class RegistrySchemas:
         try:
             yield
         except SchemaRegistryError as fault:
-            failed = f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}"
+            failed = f"{self.place} failed to {what}: {redacted(str(fault))}"
             if fault.http_status_code in (409, 422):
-                raise RelayError(
-                    f"the schema registry at {self._shown} refuses to {what}: {redacted(str(fault))}"
-                ) from fault
+                raise RelayError(f"{self.place} refuses to {what}: {redacted(str(fault))}") from fault
             if fault.http_status_code in _OF_ANOTHER_SERVER and fault.error_code in (None, fault.UNKNOWN):
                 raise self._no_registry(what, f"HTTP status {fault.http_status_code}") from fault
             if fault.http_status_code >= 500 or fault.http_status_code in _LATER:
@@ -310,17 +318,21 @@ class RegistrySchemas:
             hint = ": check `user` and `password`, `bearer`, or `tls`" if fault.http_status_code in (401, 403) else ""
             raise Unavailable(f"{failed}{hint}") from fault
         except httpx.HTTPError as fault:
-            raise NoAnswer(
-                f"the schema registry at {self._shown} does not answer the request to {what}: {_shown(fault)}"
-            ) from fault
+            raise NoAnswer(f"{self.place} does not answer the request to {what}: {_shown(fault)}") from fault
         except (LookupError, TypeError, ValueError, OSError) as fault:
-            # The client raises these when the answer is not a registry's.
+            # The client raises these if the answer does not come from a registry.
             raise self._no_registry(what, _shown(fault)) from fault
 
     def _no_registry(self, what: str, why: str) -> Unavailable:
         return Unavailable(
             f"{self._shown} did not answer like a schema registry to the request to {what}: check the URL ({why})"
         )
+
+
+def _other_envelope(topic: str, versions: Sequence[_Version], schema: Mapping[str, Any]) -> str:
+    """Return why a schema cannot follow on ``topic`` if its newest one is for another envelope; otherwise ""."""
+    kinds = [(is_of_changes(each), is_envelope(each)) for each in (schema, *(each.schema for each in versions[-1:]))]
+    return refused_envelope(topic) if {*kinds} == {(True, False), (False, True)} else ""
 
 
 def _shown(fault: Exception) -> str:
@@ -332,6 +344,6 @@ def _avro(schema: Mapping[str, Any]) -> Schema:
 
 
 def _parsed(schema: Schema | None) -> dict[str, Any]:
-    """Return a schema of the registry as an object: somebody else may have registered any type under the subject."""
+    """Return a schema from the registry as an object: somebody else may have registered any type under the subject."""
     found = orjson.loads((schema and schema.schema_str) or "null")
     return found if isinstance(found, dict) else {"type": found}

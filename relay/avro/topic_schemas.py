@@ -19,35 +19,35 @@ from relay.avro.evolution import following, same, table_of
 from relay.avro.framing import SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK, fingerprint, single_object_header
 from relay.errors import NoAnswer, RelayError, Unavailable, group_refused
 
-_PATIENCE = 30.0  # seconds without progress for a read to the end, and for one write
+_PATIENCE = 30.0  # seconds without progress until a read to the end, or one write, fails
 _STEP = 2.0  # seconds: a signal is handled between two calls of the client
-_PARTITION = 0  # the topic has one, so that its records have one order
+_PARTITION = 0  # the topic has only one, so that its records are ordered
 _LOG = logging.getLogger("relay.kafka.client")
-_FOREIGN = "only the relay may write to it. Delete the record, and stop what wrote it"
+_FOREIGN = "only the relay may write to it. Delete the record, and stop the program that wrote it"
 
 
 class TopicSchemas:
     """The schemas in a compacted topic, which has to exist. Thread-safe.
 
-    A thread that needs the broker waits for one that is reading, for up to ``patience`` seconds. `all`, and `lookup`
-    of a schema that is known, never wait.
+    A thread that needs the broker waits up to ``patience`` seconds for a thread that is reading. `all`, and `lookup` of
+    a known schema, never wait.
     """
 
     def __init__(self, client: Mapping[str, Any], topic: str, patience: float = _PATIENCE) -> None:
         self._client = dict(client)
         self._topic = topic
         self.place = f"topic {topic}"
-        self._group = f"{topic}.reader"  # required, but never joined and never committed to
+        self._group = f"{topic}.reader"  # required, but the group is never joined or committed to
         self._patience = patience
         # Shared by the threads: entries are only added, each in one step.
         self._known: dict[bytes, dict[str, Any]] = {}
-        # Used only by the thread that has the turn to read.
+        # Used only by the thread whose turn it is to read.
         self._turn = threading.Lock()
-        self._next = 0  # the first offset that was not read
-        # Set by the thread that closes it: the client must not be closed while another thread waits in it.
+        self._next = 0  # the first offset that was not yet read
+        # Set by the thread that closes: the client must not be closed while another thread waits in it.
         self._closed = False
-        self._answered = -1  # the number of the question before the last complete read
-        # Shared, each number taken in one step: it orders questions and reads.
+        self._answered = -1  # the number of the last request before the last complete read
+        # Shared; each number is taken in one step. It orders requests and reads.
         self._questions = itertools.count()
         self._consumer = Consumer(
             {
@@ -66,13 +66,13 @@ class TopicSchemas:
         )
 
     def lacks(self, wanted: Sequence[tuple[str, Mapping[str, Any]]]) -> list[bool]:
-        """Return, for each topic and schema, whether no schema of its table is known. Raises what `refresh` does."""
+        """Return, for each topic and schema, whether its table has no known schema. Raises as `refresh` does."""
         self.refresh()
         known = {table_of(schema) for schema in self.all().values()}
         return [table_of(schema) not in known for _, schema in wanted]
 
     def register(self, topic: str, schema: Mapping[str, Any]) -> bytes:
-        """Publish a schema, unless the topic has it, and return the header of its values.
+        """Publish a schema unless the topic has it, and return the header of its values.
 
         Returns once the schema is durable, so call it before, and outside, any transaction that uses it. Raises
         `RelayError` if another schema has its fingerprint, `Unavailable` if the topic cannot be read or written.
@@ -86,12 +86,12 @@ class TopicSchemas:
         if published:
             mine = following(mine, [one for one in self.all().values() if table_of(one) == table_of(mine)])
             self._publish(mark, mine)
-            # Read it back: if two register at once, the first in the topic holds the fingerprint.
+            # Read it back: if two processes register at once, the first in the topic holds the fingerprint.
             self.refresh()
         holder = self._known[header]
         if not same(holder, mine):
             if published:
-                # Compaction keeps the last record of a key: put the holder's back behind mine.
+                # Compaction keeps the last record of a key: write the holder's record again after mine.
                 self._publish(mark, holder)
             raise RelayError(  # I8
                 f"the schema of {topic} has the fingerprint {mark.hex()}, and so has another schema in the topic"
@@ -109,11 +109,10 @@ class TopicSchemas:
         return known
 
     def all(self) -> dict[bytes, dict[str, Any]]:
-        """Return the schemas known so far, by header."""
         return dict(self._known)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Look up the schemas of all values that are on ``topics`` now. Raises what `refresh` does."""
+        """Look up the schemas of all values now on ``topics``. Raises as `refresh` does."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -123,7 +122,7 @@ class TopicSchemas:
             raise NoAnswer(self._named(f"was not read to its end by another thread within {self._patience:g} s"))
         try:
             if self._answered > asked:
-                return  # by a read that began after this question: one answers all threads that wait
+                return  # by a read that began after this request: one read answers all waiting threads
             answered = next(self._questions)
             if self._next == 0:
                 self._look_for_topic()
@@ -138,7 +137,7 @@ class TopicSchemas:
             self._turn.release()
 
     def close(self) -> None:
-        """End a read of another thread, and close the consumer; leave it to that thread if it hangs in a call."""
+        """End another thread's read and close the consumer; leave the closing to that thread if it hangs in a call."""
         self._closed = True
         if self._turn.acquire(timeout=_STEP + 1.0):
             self._consumer.close()
@@ -192,7 +191,7 @@ class TopicSchemas:
                 schema = orjson.loads(value)
                 mark = bytes.fromhex(key.decode())
                 if fingerprint(schema) != mark:
-                    raise ValueError("the schema has another fingerprint")
+                    raise ValueError("the schema has a different fingerprint")
                 header = single_object_header(mark)
             except Exception as fault:
                 # A parser may raise anything for a value that is not a schema.
@@ -200,7 +199,7 @@ class TopicSchemas:
                     f"the topic {self._topic} holds a record at offset {offset}, key {key!r}, that is not a schema"
                     f" ({fault}): {_FOREIGN}"
                 ) from fault
-            # The first holder keeps its fingerprint: its values were published; a second one's never were.
+            # The first holder keeps its fingerprint: its values were published, those of a second one never were.
             self._known.setdefault(header, schema)
         self._next = offset + 1
 
@@ -228,7 +227,7 @@ class TopicSchemas:
 
     @cached_property
     def _producer(self) -> Producer:
-        """Shared by the threads that publish. If two begin at once, each may make one."""
+        """Return the producer shared by the threads that publish. If two threads begin at once, each may create one."""
         settings = {"enable.idempotence": True, "acks": "all", "delivery.timeout.ms": int(self._patience * 1000)}
         return Producer({**self._client, **settings}, logger=_LOG)
 

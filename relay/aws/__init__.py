@@ -1,6 +1,6 @@
-"""Access to AWS: whose credentials to use, and the tokens that RDS and MSK take for a password.
+"""Access to AWS: the credentials to use, and the tokens that RDS and MSK accept as passwords.
 
-The modules need boto3, and are imported only when a config asks for them.
+The modules need boto3, and are imported only if a config uses them.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Which credentials to use in AWS: the environment's, a profile's, or those of a role assumed with one of them.
+"""AWS credentials: from the environment, from a profile, or from a role that is assumed with those.
 
-A role's credentials expire after an hour. 15 minutes before, botocore asks for new ones.
+A role's credentials expire after an hour. Botocore requests new ones 15 minutes earlier.
 """
 
 import logging
@@ -28,11 +28,11 @@ from relay.aws import SESSION_NAME, AwsIdentity, Refused
 from relay.errors import ConfigError
 
 SET_CREDENTIALS = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-"""What to do where there are no credentials."""
+"""What to do if there are no credentials."""
 
-# botocore lets the end of a line pass, and raises an error of its own for others.
+# botocore accepts a name with a newline at its end, and raises its own error for other bad names.
 _REGION = re.compile("[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
-# A person may wait for it in `relay check`.
+# A person may be waiting for the answer in `relay check`.
 _STS = BotoConfig(connect_timeout=3, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 2})
 # Shared by all clients, because reading the descriptions of services is most of the time it takes to make a client. Its
 # cache only grows; two threads that load an entry at the same time load the same one.
@@ -43,8 +43,8 @@ def open_session(identity: AwsIdentity, *, now: Callable[[], datetime] | None = 
     """Return a session of botocore, without connecting. Its clients may be shared by threads, but not the session.
 
     Making a client, or its first call, raises ``Refused`` if the role may not be assumed, and botocore's
-    ``CredentialRetrievalError`` if that cannot be asked now. Raises ``ConfigError`` for a profile that does not exist
-    and a region that cannot be one. ``now``: the clock that decides when credentials are old.
+    ``CredentialRetrievalError`` if AWS cannot be asked now. Raises ``ConfigError`` for a missing profile or a malformed
+    region. ``now``: the clock that decides when credentials are old.
     """
     base = _session(identity)
     if identity.role_arn is None:
@@ -71,16 +71,16 @@ def _session(identity: AwsIdentity) -> Session:
     try:
         session.get_scoped_config()
     except ProfileNotFound as error:
-        raise ConfigError(f"{error}: it is named by {'`profile`' if identity.profile else 'AWS_PROFILE'}") from error
+        raise ConfigError(f"{error}: correct {'`profile`' if identity.profile else 'AWS_PROFILE'}") from error
     named = session.get_config_variable("region")
     if named and not _REGION.fullmatch(named):
-        where = "`region`" if identity.region is not None else "AWS_DEFAULT_REGION, or the profile,"
-        raise ConfigError(f"{named!r} is not a region of AWS, such as eu-west-1: {where} names it")
+        where = "`region`" if identity.region is not None else "AWS_DEFAULT_REGION, or the profile"
+        raise ConfigError(f"{named!r} is not an AWS region such as eu-west-1: correct {where}")
     return session
 
 
 class _AssumedRole(CredentialProvider):
-    """Gives a session the credentials of a role. ``base``: the session whose credentials may assume it."""
+    """Provides the credentials of a role to a session. ``base``: the session whose credentials may assume it."""
 
     METHOD = "assume-role"
 
@@ -104,7 +104,7 @@ class _AssumedRole(CredentialProvider):
             with closing(client):
                 answer = client.assume_role(RoleArn=role, **arguments)["Credentials"]
         except (NoCredentialsError, PartialCredentialsError) as error:
-            raise Refused(f"no AWS credentials to assume the role {role} with: {error}; {SET_CREDENTIALS}") from error
+            raise Refused(f"cannot assume role {role}: no AWS credentials: {error}; {SET_CREDENTIALS}") from error
         except ClientError as error:
             code, message = error.response["Error"].get("Code", ""), error.response["Error"].get("Message", "")
             status = error.response["ResponseMetadata"].get("HTTPStatusCode", 0)
@@ -125,12 +125,12 @@ class _AssumedRole(CredentialProvider):
 
 
 def _in_one_line(record: logging.LogRecord) -> bool:
-    """Filter botocore's warnings of a refresh that failed: without a traceback, and not what is raised as well."""
+    """Filter botocore's warnings of a failed refresh: without a traceback, and without errors also raised."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, (Refused, CredentialRetrievalError)):
         if record.args == ("mandatory",):
             return False
-        record.msg, record.args = "the AWS credentials soon expire, and asking for new ones failed: %s", (error,)
+        record.msg, record.args = "the AWS credentials soon expire, and requesting new ones failed: %s", (error,)
         record.exc_info = None
     return True
 

@@ -1,7 +1,7 @@
-"""The tokens that RDS and MSK take for a password: requests that are signed, but not sent.
+"""The tokens that RDS and MSK accept as passwords: requests that are signed, but never sent.
 
-RDS's are made by botocore. MSK's are made here, in the few lines of AWS's package aws-msk-iam-sasl-signer-python, which
-the tests compare them with: that package asks STS again for a role's credentials for every token; the sessions of
+Botocore makes RDS's tokens. MSK's are made here, like AWS's package aws-msk-iam-sasl-signer-python does, with which the
+tests compare them: that package asks STS for a role's credentials for every token, while the sessions of
 `relay.aws.identity` keep them until they are old.
 """
 
@@ -26,7 +26,7 @@ from relay.errors import RelayError, Unavailable
 log = logging.getLogger(__name__)
 
 LIFETIME = 900
-"""How many seconds a token can be used to log in. A connection that is open may stay open."""
+"""How many seconds a token can be used to log in. An open connection may stay open longer."""
 
 
 class DatabaseTokens:
@@ -34,16 +34,16 @@ class DatabaseTokens:
 
     def __init__(self, identity: AwsIdentity) -> None:
         self._identity = identity
-        # Made for the first token, by one thread.
+        # Created for the first token, by one thread.
         self._opening = threading.Lock()
         self._client: Any = None
 
     def make(self, host: str, port: int, user: str) -> str:
-        """Return a token that ``user`` can log in with, only at this address, not at another name of it.
+        """Return a token with which ``user`` can log in only at this address, not at another name for it.
 
         Raises ``Refused``, ``ConfigError``, and ``Unavailable`` if AWS cannot be asked for credentials now.
         """
-        with _translated("a token of RDS"):
+        with _translated("an RDS token"):
             with self._opening:
                 if self._client is None:
                     session = open_session(self._identity)
@@ -54,8 +54,8 @@ class DatabaseTokens:
 class BrokerTokens:
     """Makes tokens for MSK. Thread-safe. It is the ``oauth_cb`` of Kafka clients.
 
-    librdkafka calls it in a thread of its own when a client is made, after four fifths of a token's lifetime, and every
-    ten seconds where that fails.
+    librdkafka calls it in its own thread when a client is created, after four fifths of a token's lifetime, and every
+    ten seconds after a failure.
     """
 
     def __init__(self, identity: AwsIdentity) -> None:
@@ -69,12 +69,12 @@ class BrokerTokens:
         try:
             return self.make()
         except RelayError as error:
-            log.warning("Kafka: %s", error)  # librdkafka says only that it got none
+            log.warning("Kafka: %s", error)  # librdkafka only reports that it got no token
             raise
 
     def make(self) -> tuple[str, float]:
-        """Return a token, and when it expires, in seconds since the epoch. Raises what `DatabaseTokens.make` does."""
-        with _translated("a token of MSK"):
+        """Return a token, and its expiry in seconds since the epoch. Raises as `DatabaseTokens.make` does."""
+        with _translated("an MSK token"):
             with self._opening:
                 if self._credentials is None:
                     session = open_session(self._identity)
@@ -86,15 +86,15 @@ class BrokerTokens:
 
 
 broker_tokens = lru_cache(BrokerTokens)
-"""Returns what makes the tokens for MSK of all clients of this process: a role is assumed once."""
+"""Returns the object that makes MSK tokens for all clients of this process, so that a role is assumed only once."""
 
 
 def broker_token(credentials: Any, where: str) -> tuple[str, float]:
-    """Return a token for the brokers of MSK in a region, and when it expires, in seconds since the epoch."""
+    """Return a token for the MSK brokers in a region, and its expiry in seconds since the epoch."""
     request = AWSRequest("GET", f"https://kafka.{where}.amazonaws.com/", params={"Action": "kafka-cluster:Connect"})
     SigV4QueryAuth(credentials, "kafka-cluster", where, expires=LIFETIME).add_auth(request)
     signed_at = timegm(strptime(request.context["timestamp"], "%Y%m%dT%H%M%SZ"))
-    # Not signed: shown in the logs of AWS.
+    # Not signed: AWS shows it in its logs.
     url = f"{request.url}&User-Agent=change-relay"
     return base64.urlsafe_b64encode(url.encode()).decode().rstrip("="), float(signed_at + LIFETIME)
 
@@ -108,4 +108,4 @@ def _translated(what: str) -> Iterator[None]:
     except CredentialRetrievalError as error:
         raise Unavailable(f"no AWS credentials for {what} now: {error}") from error
     except BotoCoreError as error:
-        raise Refused(f"cannot make {what}: {error}") from error
+        raise Refused(f"cannot create {what}: {error}") from error

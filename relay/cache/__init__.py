@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from relay.cache.async_cache import AsyncLoad, AsyncLoadMany, AsyncTokenCache
 from relay.cache.cached_function import BYTES, JSON, TEXT, AsyncCachedFunction, CachedFunction, Codec, cached
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator
@@ -15,7 +14,7 @@ from relay.cache.memcached_store import MemcachedStore
 from relay.cache.memory_store import MemoryStore
 from relay.cache.reads import Cached, Outcome
 from relay.cache.store import ConditionalWrite, Store, StoredEntry, entry_key, generation_key
-from relay.cache.token_cache import Load, LoadMany, TokenCache
+from relay.cache.token_cache import AsyncLoad, AsyncLoadMany, AsyncTokenCache, Load, LoadMany, TokenCache
 from relay.extras import lazily, needs
 
 if TYPE_CHECKING:
@@ -63,12 +62,12 @@ __all__ = [
     "open_store",
 ]
 
-if not TYPE_CHECKING:  # or a type checker would take any name
+if not TYPE_CHECKING:  # without this check, a type checker would accept any name
     __getattr__ = lazily(__name__, {"relay.cache.redis_store": "RedisStore"}, "redis")
 
 
 def open_store(url: str, *, timeout: float = 5.0) -> RedisStore | MemcachedStore:
-    """Return the store of a URL, as ``cache.url`` of the config names it. ``timeout``: seconds per answer.
+    """Return the store of a URL such as ``cache.url`` in the config. ``timeout``: seconds per answer.
 
     It connects when it is first used. Raises ``MissingExtra`` for a Redis without its extra.
     """

@@ -10,11 +10,10 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
 import orjson
 
-from relay.cache.async_cache import AsyncTokenCache
 from relay.cache.entry import LoadedValue, Tokens
 from relay.cache.function_key import FunctionKey, KeyedCall
 from relay.cache.reads import Cached, Outcome
-from relay.cache.token_cache import TokenCache
+from relay.cache.token_cache import AsyncTokenCache, TokenCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,10 +23,10 @@ C = TypeVar("C", bound=TokenCache | AsyncTokenCache)
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[V]):
-    """How values of an application become the bytes in the cache, and values again.
+    """Encodes an application's values to the bytes in the cache, and decodes them.
 
-    ``decode`` raises, whatever it likes, for bytes that are not of ``encode``. These are loaded again, so a new version
-    of an application may have another codec.
+    ``decode`` raises any exception for bytes that ``encode`` did not produce. Such values are loaded again, so a new
+    version of an application may use a different codec.
     """
 
     encode: Callable[[V], bytes]
@@ -35,7 +34,7 @@ class Codec(Generic[V]):
 
 
 JSON: Codec[Any] = Codec(orjson.dumps, orjson.loads)
-"""Values of JSON, and what orjson writes as JSON: datetimes, UUIDs and dataclasses come back as text and dicts."""
+"""JSON values, and values that orjson writes as JSON: datetimes, UUIDs and dataclasses come back as text and dicts."""
 
 TEXT: Codec[str] = Codec(str.encode, bytes.decode)
 
@@ -62,11 +61,11 @@ def cached(cache: TokenCache | AsyncTokenCache, *, key: str | Callable[..., str]
 
     ``key``: one of the templates in the config's ``cache.keys``, with the function's parameters as its columns; or a
     function of the same parameters that returns the cache key. All parameters that the result depends on have to be in
-    it. A result of None is cached as well: there is no such item.
+    it. A result of None is cached as well: it means that there is no such item.
 
     The function has to read where each write is visible once it is in the stream (I6): consistently from DynamoDB, or
-    from a primary as ``VitessLoader`` does. To read from replicas, use a loader. ValueError if the template names
-    something that is not a parameter.
+    from a primary as ``VitessLoader`` does. To read from replicas, use a loader. Raises ValueError if the template
+    names anything but a parameter.
     """
     if isinstance(cache, AsyncTokenCache):
         return lambda function: AsyncCachedFunction(cache, function, key, codec)
@@ -74,7 +73,7 @@ def cached(cache: TokenCache | AsyncTokenCache, *, key: str | Callable[..., str]
 
 
 class _Keyed(Generic[C, P, R]):
-    """A function with a cache, a cache key for its arguments, and a codec of its results."""
+    """A function with a cache, a cache key for its arguments, and a codec for its results."""
 
     __name__: str
 
@@ -86,11 +85,11 @@ class _Keyed(Generic[C, P, R]):
         self._key = FunctionKey(key, function)
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """Return the cache key for these arguments. ValueError if one has no text in a cache key."""
+        """Return the cache key for these arguments. Raises ValueError if an argument cannot be part of a cache key."""
         return self._key.call(*args, **kwargs).key
 
     def _arguments(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the arguments of the keys that are this function's. Raises ``ConfigError``."""
+        """Return the arguments for those keys that belong to this function. Raises ``ConfigError``."""
         found = {key: self._key.arguments(key) for key in keys}
         return {key: arguments for key, arguments in found.items() if arguments is not None}
 
@@ -99,7 +98,7 @@ class _Keyed(Generic[C, P, R]):
         return LoadedValue(value, {}, fresher=True, canonical=self._key.is_canonical(call, result))
 
     def _decoded(self, found: Cached) -> R:
-        # Also what was loaded just now, so that a result is of the same types wherever it comes from.
+        # Also decodes values just loaded, so that a result has the same types wherever it comes from.
         result: Any = None if found.value is None else self._codec.decode(found.value)
         return cast(R, result)
 
@@ -108,7 +107,7 @@ class CachedFunction(_Keyed[TokenCache, P, R]):
     """A function whose results come from the cache. ``__wrapped__``: the function itself."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return the cached result, or call the function. Raises what the function and the codec raise."""
+        """Return the cached result, or call the function. Raises as the function and the codec do."""
         call = self._key.call(*args, **kwargs)
         load = partial(self._load, call)
         found = self._cache.get_or_load(call.key, load)
@@ -127,9 +126,9 @@ class CachedFunction(_Keyed[TokenCache, P, R]):
         return self._loaded(call, self._function(*call.args, **call.kwargs))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load what the function has for these cache keys, except keys of others, for ``relay verify --loader``.
+        """Load keys of this function, for ``relay verify --loader``; other keys are ignored.
 
-        Raises ``ConfigError`` if arguments cannot be read back from a key.
+        Raises ``ConfigError`` if the arguments cannot be read from a key.
         """
         return {key: self.load(**each) for key, each in self._arguments(wanted).items()}  # type: ignore[call-arg]
 
@@ -139,10 +138,7 @@ class CachedFunction(_Keyed[TokenCache, P, R]):
 
 
 class AsyncCachedFunction(_Keyed[AsyncTokenCache, P, R]):
-    """A coroutine function whose results come from the cache, with the methods of ``CachedFunction``, awaited.
-
-    ``__wrapped__``: the function itself.
-    """
+    """A coroutine function (``__wrapped__``) whose results come from the cache, as with ``CachedFunction``, awaited."""
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         call = self._key.call(*args, **kwargs)

@@ -1,43 +1,39 @@
 """Whether a consumer starts where its cache namespace was last invalidated, or may have missed changes.
 
-How far the changes of a relay were applied to a namespace is kept in its store. A consumer that starts further on, or
-with other cache keys, begins a new generation, and so does one that finds nothing there: otherwise entries that the
-changes in between would have invalidated would be served for ever (I6).
+How far the changes of a relay were applied to a namespace is kept in its store. A consumer that starts later than that,
+or with different cache keys, or that finds nothing stored, begins a new generation: otherwise entries that the skipped
+changes would have invalidated would be served for ever (I6).
 """
-
-from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
 from relay.cache.invalidator import Invalidator
 from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite
-from relay.errors import RelayError, StoreFull
+from relay.errors import ConfigError, RelayError, StoreFull
 from relay.kafka.created_again import created_again
 
 Offsets = Mapping[str, Mapping[str, int]]
 """By topic and partition."""
 
-_ATTEMPTS = 100  # more conflicts in a row are a fault, not contention
+_ATTEMPTS = 100  # more conflicts in a row mean a fault, not contention
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedChanges:
-    """Changes of a relay that were applied to a namespace: all before ``offsets``.
+    """The changes of a relay that were applied to a namespace: all changes before ``offsets``.
 
-    ``keys``: identifies the cache keys that they invalidated. ``ids``: the ids of the topics.
+    ``keys``: identifies the set of cache keys that they invalidated. ``ids``: the ids of the topics.
     """
 
     keys: str
     ids: Mapping[str, str]
     offsets: Offsets
 
-    def doubt(self, start: AppliedChanges, ends: Offsets) -> str | None:
-        """Return why a consumer that begins at ``start`` may miss changes, or None if it cannot.
-
-        ``ends``: the ends of the topics at present.
-        """
+    def doubt(self, start: Self, ends: Offsets) -> str | None:
+        """Return why a consumer that begins at ``start`` may miss changes, if so. ``ends``: the topics' at present."""
         if self.keys != start.keys:
             return "the cache keys have changed"
         for topic in created_again(self.ids, start.ids):
@@ -53,8 +49,8 @@ class AppliedChanges:
                     return f"{topic}[{partition}] ends before offset {reached}, up to which it was applied"
         return None
 
-    def advanced(self, ends: Offsets) -> AppliedChanges:
-        """Return what is applied after everything before ``ends`` was applied, too."""
+    def advanced(self, ends: Offsets) -> Self:
+        """Return the state after everything before ``ends`` was applied, too."""
         offsets = {topic: dict(partitions) for topic, partitions in self.offsets.items()}
         for topic, partitions in ends.items():
             of_topic = offsets.setdefault(topic, {})
@@ -66,8 +62,8 @@ class AppliedChanges:
         return json.dumps({"keys": self.keys, "ids": self.ids, "offsets": self.offsets}).encode()
 
     @classmethod
-    def from_json(cls, text: bytes | None) -> AppliedChanges | None:
-        """Return what ``text`` says, or None if it is empty, or another version may have written it."""
+    def from_json(cls, text: bytes | None) -> Self | None:
+        """Return the state in ``text``; None if it is empty, or may come from another version."""
         try:
             fields = json.loads(text or b"")
             found = cls(fields["keys"], fields["ids"], fields["offsets"])
@@ -77,7 +73,7 @@ class AppliedChanges:
 
 
 class Continuity:
-    """How far one relay's changes were applied to the namespace of ``invalidator``, by all consumers together.
+    """How far one relay's changes were applied to the namespace of ``invalidator``, by all its consumers together.
 
     ``relay``: its name. ``keys``: see `AppliedChanges`. Used by one thread at a time.
     """
@@ -89,14 +85,15 @@ class Continuity:
         self._key = f"{invalidator.namespace}{{applied.{relay}}}"
         self._ids: Mapping[str, str] = {}
         self._stored: bytes | None = None
-        self.published_since = ""  # of the changes that are applied next, for `Invalidator.apply`
+        self.published_since = ""  # for the next changes to be applied, see `Invalidator.apply`
         self._since = ""
-        self._ends: Offsets = {}  # of the topics, soon after `_since` began
+        self._ends: Offsets = {}  # of the topics, read soon after `_since` began
 
-    def begin(self, ids: Mapping[str, str], start: Offsets, ends: Offsets) -> str | None:
-        """Invalidate the namespace if changes before ``start`` may not have been applied to it; return why.
+    def begin(self, ids: Mapping[str, str], start: Offsets, ends: Offsets, refusal: str | None = None) -> str | None:
+        """Invalidate the namespace if changes before ``start`` may be missing in it, and return why.
 
-        ``ids``, ``ends``: what the topics have at present. Raises ``Unavailable``.
+        ``ids``, ``ends``: of the topics at present. ``refusal``: raised as ``ConfigError`` if the store has no state
+        for this cache, so that the offsets may be another cache's. Raises ``Unavailable``.
         """
         self._ids = ids
         wanted = AppliedChanges(self._keys, ids, start)
@@ -105,12 +102,14 @@ class Continuity:
         doubt = None
         for _ in range(_ATTEMPTS):
             applied = AppliedChanges.from_json(self._stored)
-            found = "how far it was invalidated is not known" if applied is None else applied.doubt(wanted, ends)
+            found = "how far it was invalidated is unknown" if applied is None else applied.doubt(wanted, ends)
             if found is None:
                 return doubt
+            if refusal is not None and applied is None:  # I10
+                raise ConfigError(refusal)
             if doubt is None:
                 doubt = found
-                self._invalidator.bump(doubt)  # I6: before it is stored, so that a crash leaves the doubt
+                self._invalidator.bump(doubt)  # I6: before the state is stored, so that a crash leaves the doubt
             if self._write(wanted):
                 return doubt
         raise self._contention()
@@ -120,18 +119,15 @@ class Continuity:
         for _ in range(_ATTEMPTS):
             applied = AppliedChanges.from_json(self._stored)
             if applied is None:
-                applied = AppliedChanges(self._keys, self._ids, {})  # the store has lost it
+                applied = AppliedChanges(self._keys, self._ids, {})  # the store has lost the state
             elif applied.keys != self._keys or created_again(applied.ids, self._ids):
-                return  # a consumer with other cache keys has begun since
+                return  # a consumer with different cache keys has begun since
             if self._write(replace(applied.advanced(ends), ids={**applied.ids, **self._ids})):
                 return
         raise self._contention()
 
     def start_at(self, start: Offsets, ends: Callable[[], Offsets]) -> None:
-        """Find out ``published_since`` of the changes from ``start`` on.
-
-        ``ends``: asks for the ends of the topics. Raises ``Unavailable``.
-        """
+        """Determine ``published_since`` from ``start`` on. ``ends``: returns the topics'. Raises ``Unavailable``."""
         since = self._invalidator.since()
         if since != self._since:
             self._since, self._ends = since, ends()
@@ -143,7 +139,7 @@ class Continuity:
         self.published_since = "" if is_behind else since
 
     def _write(self, applied: AppliedChanges) -> bool:
-        """Store ``applied``, if there is room, unless somebody else has stored anything since; return whether not."""
+        """Store ``applied`` if there is room. Return False if somebody else has stored a state in the meantime."""
         meta = applied.to_json()
         if meta == self._stored:
             return True
@@ -152,7 +148,7 @@ class Continuity:
                 [ConditionalWrite(self._key, self._stored, meta, None, FOREVER)]
             )
         except StoreFull:  # I6
-            # Rather nothing than what is not true: the next start invalidates the namespace.
+            # Better no state than a wrong one: the next start invalidates the namespace.
             conflicts = self._invalidator.store.compare_and_set(
                 [ConditionalWrite(self._key, self._stored, None, None, KEEP)]
             )

@@ -18,7 +18,7 @@ MAX_COMPONENTS = 8
 """The most tokens an entry holds; the oldest are dropped."""
 
 UNPLACED = ""
-"""The component of invalidations whose shard is not known; its token is null."""
+"""The component for invalidations whose shard is unknown; its token is null."""
 
 Tokens = Mapping[str, EventToken | None]
 """Tokens by component: the token's qualified shard, or ``UNPLACED`` with None."""
@@ -44,8 +44,8 @@ class Entry:
     """An entry without its value, which the store keeps beside it.
 
     ``until``: epoch seconds. From then on a lease may be taken over and a value is no longer served. 0: no end.
-    ``kept``: what a VALUE replaced and reflects, for shards not in its tokens. It does not discard them, since
-    an invalidation that looks old may be younger than the read; but what follows the value has to reflect them, too.
+    ``kept``: the tokens that a VALUE replaced and reflects, for shards not in its own tokens. They discard no
+    invalidation, since one that looks old may be younger than the read; but later values have to reflect them, too.
     """
 
     state: State
@@ -60,7 +60,7 @@ class Entry:
         return self.state is State.VALUE and self.generation == generation and live  # I6, I9
 
     def is_being_filled(self, generation: str, now: float, longest: float) -> bool:
-        """Whether another reader holds a lease on it, and its value would be served.
+        """Whether another reader holds a lease on it whose value would be served.
 
         A lease with more than ``longest`` seconds left comes from a clock that is far ahead, and is not waited for.
         """
@@ -73,10 +73,10 @@ UNREADABLE = Entry(State.TOMBSTONE, "", {UNPLACED: None})
 
 
 class Held(dict[str, EventToken | None]):
-    """What a read has to reflect to be stored: the tokens of the entry, by component.
+    """The tokens, by component of the entry, that a read has to reflect to be stored.
 
-    ``floors``: what a read of each shard from a copy that may lag has to reflect as well, by shard. A shard without a
-    floor, or with None, has to be read where every committed write is visible (see ``relay.cache.floors``).
+    ``floors``: by shard, what a read from a copy that may lag has to reflect as well. A shard without a floor, or with
+    None, has to be read where every committed write is visible (see ``relay.cache.floors``).
     """
 
     def __init__(self, tokens: Tokens, floors: Tokens) -> None:
@@ -86,12 +86,12 @@ class Held(dict[str, EventToken | None]):
 
 @dataclass(frozen=True, slots=True)
 class LoadedValue:
-    """What a loader read.
+    """The result of a loader for one key.
 
-    ``value``: None if there is no such item, which is cached. ``tokens``: one for each shard read from a copy that may
+    ``value``: None (cached, too) if the item does not exist. ``tokens``: one for each shard read from a copy that may
     lag, taken *before* the read. A shard without a token was read where every committed write is visible (a consistent
     read, the primary). ``fresher``: the read reflects every invalidation it was given to compare with. ``canonical``:
-    the key is the one that changes of what was read invalidate, and not another spelling that finds it.
+    changes of the row that was read invalidate this key, which is not just another spelling that finds the row.
     """
 
     value: bytes | None
@@ -101,7 +101,7 @@ class LoadedValue:
 
 
 class Folded(NamedTuple):
-    """The result of several invalidations of one entry. ``entry``: None leaves it unchanged."""
+    """The result of several invalidations of one entry. ``entry``: None leaves the entry unchanged."""
 
     entry: Entry | None
     applied: int
@@ -112,7 +112,7 @@ class Folded(NamedTuple):
 def order_of(entry: Entry | None, token: EventToken | None) -> Order:
     """Return the order of an invalidation relative to the entry's component for the same shard.
 
-    No entry is older than anything. A null token, and a component the entry lacks, are UNKNOWN.
+    Without an entry it is NEWER. A null token, and a component the entry lacks, are UNKNOWN.
     """
     if entry is None:
         return Order.NEWER
@@ -126,7 +126,7 @@ def _component(token: EventToken | None) -> str:
 def invalidated(entry: Entry | None, token: EventToken | None, generation: str) -> Entry | None:
     """Return the entry after an invalidation; None to discard the invalidation.
 
-    ``generation``: one read before the entry. A token of None is unknown and always invalidates.
+    ``generation``: read before the entry. A token of None is unknown and always invalidates.
     """
     return fold(entry, [token], generation).entry
 
@@ -137,7 +137,7 @@ def _tombstone(entry: Entry | None, token: EventToken | None, generation: str) -
         token = None  # a token without a shard cannot be compared
     if entry is None:
         return Entry(State.TOMBSTONE, generation, {shard: token})
-    # I6: the other components stay, else a fill could pass below an invalidation that was applied before.
+    # I6: the other components stay; otherwise a fill could pass below an earlier invalidation.
     tokens = required(entry, generation)
     replaced = tokens.pop(shard, None)
     against = Order.NEWER if replaced is None else compare(token, replaced, positions_only=True)
@@ -148,10 +148,10 @@ def _tombstone(entry: Entry | None, token: EventToken | None, generation: str) -
 
 
 def outlived(entry: Entry, now: float) -> Entry | None:
-    """Return the entry that has to last as long as a new tombstone after it discarded an invalidation.
+    """Return the entry that has to last as long as a new tombstone, because it discarded an invalidation.
 
-    It alone knows that reads have to reflect the invalidation. None for a value that is still served, which the store
-    keeps for long enough.
+    Only this entry knows that reads have to reflect the invalidation. None for a value that is still served, which the
+    store keeps long enough.
     """
     if entry.state is not State.VALUE:
         return entry
@@ -165,7 +165,7 @@ def fold(entry: Entry | None, tokens: Sequence[EventToken | None], generation: s
     now, applied, discarded, unknown = entry, 0, 0, 0
     for token in tokens:
         order = order_of(now, token)
-        if order is Order.OLDER or order is Order.EQUAL:  # I5: discarded only if known to be included
+        if order is Order.OLDER or order is Order.EQUAL:  # I5: discarded only if the entry is known to include it
             discarded += 1
             continue
         applied += 1
@@ -188,38 +188,38 @@ def leased(entry: Entry | None, generation: str, until: float) -> Entry:
 
 
 def emptied(entry: Entry) -> Entry | None:
-    """Return what is left where a lease is given back, or a value is dropped; None means nothing."""
-    tokens = required(entry, entry.generation)  # I6: also what a value has replaced
+    """Return the entry that remains when a lease is given back or a value dropped; None means no entry."""
+    tokens = required(entry, entry.generation)  # I6: also the tokens that a value has replaced
     return Entry(State.TOMBSTONE, entry.generation, tokens) if tokens else None
 
 
 def filled(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0) -> Entry | None:
-    """Return the entry of a value loaded under a lease, or None if it must not be stored.
+    """Return the entry of a value that was loaded under a lease, or None if it must not be stored.
 
-    ``floors``: the floors of the lease's generation, read after the lease was known to be possible. The entry has the
-    loader's tokens only: any invalidation clears what was read without a token.
+    ``floors``: of the lease's generation, read after the lease was known to be possible. The entry has only the
+    loader's tokens: any invalidation clears a value that was read without a token.
     """
     if not loaded.canonical:
         return None  # I6: nothing would ever invalidate it
     tokens = {token.shard: token for token in loaded.tokens.values()}
     if not are_above(tokens, floors):
-        return None  # I6: tombstones that are gone may have been for changes that this read does not reflect
+        return None  # I6: lost tombstones may have been for changes that this read does not reflect
     if lease.tokens or not tokens:
         if not loaded.fresher:
             return None
         for shard, held in lease.tokens.items():
             if held and shard in tokens and compare(tokens[shard], held, positions_only=True) is Order.OLDER:
-                return None  # I6: by its own token it is not fresher
+                return None  # I6: by its own token, the read is not fresher
     kept = {shard: held for shard, held in lease.tokens.items() if shard not in tokens}
     return Entry(State.VALUE, lease.generation, _bounded(dict(tokens)), until, kept)
 
 
 def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
-    """Whether a read with these tokens reflects everything in ``held``; None holds nothing, and no floors.
+    """Whether a read with these tokens reflects everything in ``held``; None contains nothing, and no floors.
 
-    For loaders that read from copies and have a token for every shard of the read. No token reflects an invalidation of
-    unknown shard: read from the primary instead. A shard that was not read (it was split since) is reflected if all
-    shards read of its source are past it. Timestamps do not count, since a loader's clock is not the relay's.
+    For loaders that read from copies and have a token for every shard of the read. No token reflects an invalidation
+    whose shard is unknown: read from the primary instead. A shard that was not read (it was split since) is reflected
+    if all shards read of its source are past it. Timestamps do not count, since a loader's clock is not the relay's.
     """
     floors = held.floors if isinstance(held, Held) else {} if held is None else None
     if floors is not None and not are_above(tokens, floors):
@@ -241,21 +241,21 @@ def are_above(tokens: Mapping[str, EventToken], floors: Tokens) -> bool:
 
 
 def has_floor(token: EventToken) -> bool:
-    """Whether the shard of the token has a floor. DynamoDB's copies tell no positions, so its shards need none."""
+    """Whether the token's shard has a floor. DynamoDB's copies report no positions, so its shards need none."""
     return not is_numbered(token.position)
 
 
 def reaches(token: EventToken, bound: EventToken | None) -> bool:
-    """Whether a read with the token reflects every change of the shard up to ``bound``; nothing reaches None."""
+    """Whether a read with the token reflects every change of the shard up to ``bound``. No token reaches None."""
     return bound is not None and compare(token, bound, positions_only=True) in (Order.EQUAL, Order.NEWER)
 
 
 def _bounded(tokens: dict[str, EventToken | None]) -> dict[str, EventToken | None]:
-    """Drop the oldest components past the limit. Comparing with a dropped one is UNKNOWN."""
+    """Drop the oldest components beyond the limit. Comparing with a dropped one is UNKNOWN."""
     placed = [shard for shard in tokens if shard != UNPLACED]
     for shard in placed[:-MAX_COMPONENTS]:
         del tokens[shard]
-        tokens[UNPLACED] = None  # I6: else a fill could pass below the dropped one
+        tokens[UNPLACED] = None  # I6: otherwise a fill could pass below the dropped component
     return tokens
 
 
@@ -270,7 +270,7 @@ def encode(entry: Entry, nonce: str) -> bytes:
 
 
 def decode(meta: bytes) -> Entry:
-    """Return the entry of the JSON; ``UNREADABLE`` for other bytes, so that none can stop a reader."""
+    """Return the entry in the JSON; ``UNREADABLE`` for other bytes, so that none can stop a reader."""
     try:
         fields = orjson.loads(meta)
         tokens, kept = _tokens(fields.get("t")), _tokens(fields.get("k"))

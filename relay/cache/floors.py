@@ -1,22 +1,21 @@
-"""The floors of a namespace: what a read of a lagging copy has to reflect before it may fill a key that the cache knows
-nothing about.
+"""The floors of a namespace: what a read of a lagging copy must reflect to fill a key about which nothing is cached.
 
-A tombstone keeps older reads out, but it can expire, be evicted, or go with the memory of the server. The floors stand
-in for the tombstones that are gone: by shard, a token that every invalidation applied so far is known to be covered by,
-if its tombstone is no longer needed. They are pure data and rules, as in ``relay.cache.entry``.
+A tombstone keeps older reads out, but it can expire, be evicted, or go with the memory of the server. The floors
+replace lost tombstones: for each shard, a token that covers every invalidation applied so far whose tombstone may be
+gone. They are pure data and rules, as in ``relay.cache.entry``.
 
-A process *announces* the tokens of its invalidations before it applies them. So every invalidation that was ever
-applied is at or below what had been announced by then, and the announcements of ``tombstone_ttl`` ago cover any whose
-tombstones may have expired. Where memory may have been lost, the newest announcements count at once. Where
-announcements may have been lost too (a new generation, an invalidation without a token), floors start over: with the
-first change of a shard that was committed and published after that moment, since it is newer than all that was applied
-before. Published is not enough: a relay that is reset, or lags behind another one, publishes old changes.
+A process *announces* the tokens of its invalidations before it applies them. So the announcements cover every
+invalidation ever applied, and the announcements of ``tombstone_ttl`` ago cover those whose tombstones may have expired.
+Where memory may have been lost, the newest announcements count at once. Where announcements may have been lost too (a
+new generation, an invalidation without a token), floors start over: with the first change of a shard that was committed
+and published after that moment, since it is newer than all that was applied before. Published is not enough: a relay
+that is reset, or lags behind another one, publishes old changes.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
 
 import orjson
 
@@ -25,14 +24,14 @@ from relay.cache.store import FOREVER, ConditionalWrite, Store, StoredEntry, flo
 from relay.errors import StoreFull
 from relay.token import EventToken
 
-_PERIODS = 4  # in a tombstone_ttl: a floor is at most a quarter older than it has to be
-_SLACK = 0.1  # of a tombstone_ttl: how far the clocks of applications and invalidators may differ
-_ATTEMPTS = 4  # to raise the floors of a reader
-MOST_BYTES = 256 << 10  # of the JSON, which each miss reads; memcached takes items of 1 MB
+_PERIODS = 4  # periods in a tombstone_ttl: a floor is at most a quarter older than necessary
+_SLACK = 0.1  # part of a tombstone_ttl by which the clocks of applications and invalidators may differ
+_ATTEMPTS = 4  # attempts to raise the floors of a reader
+MOST_BYTES = 256 << 10  # bytes of the JSON, which each miss reads; memcached takes items of 1 MB
 _MOST_UNORDERED = 4  # tokens of one shard, none known to be newer than another
 
 Unordered = tuple[EventToken, ...]
-"""Tokens of one shard, none known to be newer than another: a read has to reflect all."""
+"""Tokens of one shard, none known to be newer than another. A read has to reflect all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,10 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """What was announced in one generation, and the shards whose floors have ``begun``.
+    """The announcements in one generation, and the shards whose floors have ``begun``.
 
     ``since``: a random id of the moment since which announcements are complete, ``began`` the same in epoch seconds.
-    ``losses``: what the store last said of lost entries. ``tombstone_ttl``: seconds, the shortest that was announced.
+    ``losses``: the store's last answer about lost entries. ``tombstone_ttl``: seconds, the shortest that was announced.
     ``periods``: the oldest first, at least one.
     """
 
@@ -61,11 +60,8 @@ class Floors:
     begun: frozenset[str]
 
     def at(self, now: float, tombstone_ttl: float) -> dict[str, EventToken | None]:
-        """Return the floor of each shard that has one, or None for a floor that no token reaches.
-
-        ``tombstone_ttl``: the reader's own.
-        """
-        # I6: a tombstone lasts as long as the setting of the process that wrote it.
+        """Return the floors by shard; None if no token reaches it. ``tombstone_ttl``: the reader's own setting."""
+        # I6: a tombstone lasts as long as the process that wrote it was configured.
         expired = now - min(tombstone_ttl, self.tombstone_ttl) * (1 - _SLACK)
         tokens = self.periods[0].tokens
         for period in self.periods[1:]:
@@ -74,7 +70,7 @@ class Floors:
             tokens = period.tokens
         return {shard: held[0] if len(held) == 1 else None for shard, held in tokens.items() if shard in self.begun}
 
-    def after_losses(self, losses: str, now: float) -> Floors:
+    def after_losses(self, losses: str, now: float) -> Self:
         """Return the floors after tombstones may have been lost: everything announced so far has to be reflected."""
         return replace(self, losses=losses, periods=_from(now, self.periods[-1].tokens))
 
@@ -90,10 +86,10 @@ def announced(
     published_since: str | None,
     new_since: str,
 ) -> Floors:
-    """Return the floors after invalidations with ``tokens`` were announced; a token of None is not known.
+    """Return the floors after invalidations with ``tokens`` were announced; a token of None is unknown.
 
     ``published_since``: the ``since`` after which the changes are known to have been published, "" if there is none.
-    None means that the caller vouches for it. ``new_since``: the id to take if announcements start over.
+    None means that the caller guarantees it. ``new_since``: the new id if announcements start over.
     """
     tokens = list(tokens)
     placed = _newest(token for token in tokens if token is not None and token.shard != UNPLACED)
@@ -102,8 +98,8 @@ def announced(
     if floors is None or floors.generation != generation:
         floors = anew
     elif any(token is None or token.shard == UNPLACED for token in tokens):
-        floors = anew  # I6: no floor covers a change whose position is not known
-    # I6: by a clock that was set back no period would begin for long.
+        floors = anew  # I6: no floor covers a change whose position is unknown
+    # I6: by a clock that was set back, no period would begin for a long time.
     elif has_lost(floors.losses, losses) or now < floors.periods[-1].start - ttl * _SLACK:
         floors = floors.after_losses(losses, now)
     elif now - floors.periods[-1].start >= ttl / _PERIODS:
@@ -119,14 +115,14 @@ def announced(
     if any(len(unordered) > _MOST_UNORDERED for unordered in held.values()):
         return anew
     begins = {token.shard for token in placed if _begins(token, floors, published_since)} - floors.begun
-    # What a shard announced before its floor began may be far older than what others had applied.
+    # The announcements before a shard's floor began may be far older than the invalidations that others had applied.
     first = {shard: held[shard] for shard in begins}
     periods = (*(Period(each.start, {**each.tokens, **first}) for each in earlier), Period(last.start, held))
     return replace(floors, periods=periods, begun=floors.begun | begins)
 
 
 def _begins(token: EventToken, floors: Floors, published_since: str | None) -> bool:
-    """Whether the change is newer than all that was applied before the announcements began."""
+    """Whether the change is newer than everything applied before the announcements began."""
     # I6: a shard that others were merged into may have this change of one, and lack an earlier one of another.
     if token.origin is not None:
         return False
@@ -137,12 +133,12 @@ def _begins(token: EventToken, floors: Floors, published_since: str | None) -> b
 
 
 def _from(now: float, tokens: Mapping[str, Unordered]) -> tuple[Period, ...]:
-    """Return periods that begin now: one for everything up to now, one for what is announced from now on."""
+    """Return two periods that begin now: one for everything up to now, one for later announcements."""
     return Period(now, tokens), Period(now, tokens)
 
 
 def _newest(tokens: Iterable[EventToken]) -> Iterable[EventToken]:
-    """Return tokens that cover all of them. Those that only differ in their last number are compared by it."""
+    """Return tokens that cover all the given ones. Tokens that differ only in their last number are compared by it."""
     found: dict[tuple[str, str], tuple[int, EventToken]] = {}
     others: dict[tuple[str, str], EventToken] = {}
     for token in tokens:
@@ -164,7 +160,7 @@ def _joined(held: Unordered, token: EventToken) -> Unordered:
 
 
 def shortened(floors: Floors, now: float, new_since: str) -> Floors:
-    """Return floors of at most ``MOST_BYTES``: everything announced so far at once, else floors that start over."""
+    """Return floors of at most ``MOST_BYTES``: first everything announced at once, otherwise floors that start over."""
     floors = replace(floors, periods=_from(now, floors.periods[-1].tokens))
     if len(encode_floors(floors)) <= MOST_BYTES:
         return floors
@@ -172,12 +168,12 @@ def shortened(floors: Floors, now: float, new_since: str) -> Floors:
 
 
 def encode_floors(floors: Floors) -> bytes:
-    """Return the floors as JSON."""
     return orjson.dumps(floors, default=sorted)  # a set, as a list
 
 
+@lru_cache(maxsize=4)
 def decode_floors(text: bytes | None) -> Floors | None:
-    """Return the floors of the JSON; None, which is as good as no floors, for other bytes."""
+    """Return the floors in the JSON; None, which means no floors, for other bytes."""
     try:
         fields = orjson.loads(text or b"")
         periods = tuple(
@@ -211,48 +207,36 @@ class FloorsReader:
         self._namespace = namespace
         self._tombstone_ttl = tombstone_ttl
         self._clock = clock
-        # As stored, and decoded. Any thread sets it, without a lock, as one assignment of one reference.
-        self._decoded: tuple[bytes, Floors | None] = (b"", None)
-        # How many seconds what stands in for tombstones has to last, whatever the settings of those who announced, and
-        # whether that was read. Set by any thread, without a lock, in this order.
+        # How many seconds replacements of tombstones must last, whatever the announcers' settings, and whether that was
+        # read. Set by any thread, without a lock, in this order.
         self.longest = tombstone_ttl
         self._was_read = False
 
     def read(self, generation: str) -> dict[str, EventToken | None]:
-        """Return the floors of a generation, for entries read before. Raises ``Unavailable``.
-
-        Lost entries raise the floors here, too, since the next invalidation may take its time.
-        """
+        """Return a generation's floors, for entries read before; lost entries raise them. Raises ``Unavailable``."""
         key = floors_key(self._namespace)
         for _ in range(_ATTEMPTS):
             (stored,), _ = self._store.read([key], generation_key(self._namespace))
-            floors = self._decode(stored.meta) if stored else None
+            floors = decode_floors(stored.meta) if stored else None
             self.longest = max(self._tombstone_ttl, floors.tombstone_ttl if floors else 0.0)  # I6
             self._was_read = True
-            # I9: what was announced in another generation may be incomplete.
+            # I9: the announcements of another generation may be incomplete.
             if stored is None or floors is None or floors.generation != generation:
                 break
             losses, now = self._store.losses(), self._clock()
-            # I6: else tombstones may be gone before their time. Read after the entries, it names all that can be.
+            # I6: otherwise tombstones may be gone before their time. Read after the entries, it covers all lost ones.
             if not has_lost(floors.losses, losses):
                 return floors.at(now, self._tombstone_ttl)
             raised = encode_floors(floors.after_losses(losses, now))
             try:
                 self._store.compare_and_set([ConditionalWrite(key, stored.meta, raised, None, FOREVER)])
             except StoreFull:
-                break  # I6: rather none than those that do not know of the losses
+                break  # I6: better no floors than floors that ignore the losses
         return {}
 
     def must_be_read(self, found: Iterable[StoredEntry | None]) -> bool:
-        """Whether to call ``read`` before these entries are replaced: a value among them stands in for tombstones."""
+        """Whether to call ``read`` before these entries are replaced: a value among them replaces tombstones."""
         if self._was_read:
             return False
         entries = (decode(stored.meta) for stored in found if stored is not None)
         return any(entry.state is State.VALUE and (entry.tokens or entry.kept) for entry in entries)  # I6
-
-    def _decode(self, text: bytes) -> Floors | None:
-        known, floors = self._decoded
-        if known != text:
-            floors = decode_floors(text)
-            self._decoded = text, floors
-        return floors

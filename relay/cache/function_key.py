@@ -1,4 +1,4 @@
-"""The cache key of a function's arguments, by a template; and the arguments that have a cache key."""
+"""The cache key for a function's arguments, by a template, and the arguments for a cache key."""
 
 import inspect
 import logging
@@ -27,13 +27,13 @@ _FROM_TEXT: Mapping[str, Callable[[str], Any]] = {
     "Decimal": lambda number: Decimal(canonical_number(number)),
     "date": date.fromisoformat,
 }
-"""By the name of an annotation, what reads its values from texts. Each raises ValueError for another text."""
+"""By the name of an annotation, the function that reads its values from text. Each raises ValueError for other text."""
 
 
 class KeyedCall(NamedTuple):
-    """A call of a function with a cache key. ``args``, ``kwargs``: as given, with texts read as annotated.
+    """A call of a function with a cache key. ``args``, ``kwargs``: as given, but texts are read as annotated.
 
-    ``values``: the values of the key's columns. ``unread``: those whose texts could not be read as of a type.
+    ``values``: the values of the key's columns. ``unread``: columns whose texts could not be read as a type.
     """
 
     key: str
@@ -44,10 +44,7 @@ class KeyedCall(NamedTuple):
 
 
 class FunctionKey:
-    """The cache key of a function's arguments: a template with its parameters as columns, or a function that makes it.
-
-    ValueError if a template names another column.
-    """
+    """The cache key of a function's arguments, by a template or a function. Raises ValueError for an unknown column."""
 
     def __init__(self, key: str | Callable[..., str], function: Callable[..., Any]) -> None:
         self._key = key
@@ -69,7 +66,7 @@ class FunctionKey:
             }
 
     def call(self, *args: Any, **kwargs: Any) -> KeyedCall:
-        """Return the call. ValueError if an argument has no text in a cache key, TypeError if one is missing."""
+        """Return the call. Raises ValueError if an argument has no text in a cache key, TypeError if one is missing."""
         if not isinstance(self._key, str):
             return KeyedCall(self._key(*args, **kwargs), args, kwargs)
         given = self._signature.bind(*args, **kwargs)
@@ -85,21 +82,21 @@ class FunctionKey:
             except (KeyError, ValueError):
                 unread.append(column)
             else:
-                if column in given.arguments:  # a default is the function's own
+                if column in given.arguments:  # a default is the function's own value
                     given.arguments[column] = values[column]
         return KeyedCall(key_text(self._key, values), given.args, given.kwargs, values, unread)
 
     def is_canonical(self, call: KeyedCall, result: Any) -> bool:
-        """Whether changes of the row in a result invalidate the key of the call, as far as the result shows it."""
+        """Whether changes of the row in a result invalidate the key of the call, as far as the result shows."""
         for column, given in call.values.items():
             shown = _shown(result, column, given)
             # I6: a collation finds `ada` by `Ada`, and `007` finds the item 7, or will
             if (shown is None and column in call.unread) or shown not in (None, text(given)):
                 if self._warning.is_due():
                     _log.warning(
-                        "%s: a result is not stored, since it does not show the %s that its cache key %r was made of, "
-                        "so its changes may invalidate another key: annotate the parameter with its type, or ask for "
-                        "what the row has",
+                        "%s: a result is not stored, because it does not show the %s in its cache key %r, so its "
+                        "changes may invalidate another key: annotate the parameter with its type, or pass the value "
+                        "as the row has it",
                         getattr(self._function, "__qualname__", self._function),
                         column,
                         self._key,
@@ -108,17 +105,17 @@ class FunctionKey:
         return True
 
     def arguments(self, key: str) -> dict[str, Any] | None:
-        """Return the arguments that have this cache key, or None if there are none, or several.
-
-        Raises ``ConfigError`` if they cannot be read back from a key.
-        """
+        """Return the only arguments with this key, or None. Raises ``ConfigError`` if a key cannot give them."""
         name = getattr(self._function, "__name__", "")
         if not isinstance(self._key, str):
-            raise ConfigError(f"{name} makes its cache keys by a function, which cannot be read back")
+            raise ConfigError(
+                f"{name} computes its cache keys with a function, so its arguments cannot be derived from a key: use a "
+                "key template instead"
+            )
         if unknown := [column for column, kind in self._types.items() if not kind]:
             raise ConfigError(
-                f"a cache key of {name} cannot be read back: annotate its parameter {unknown[0]} as one of "
-                f"{', '.join(_FROM_TEXT)}"
+                f"the arguments of {name} cannot be derived from a cache key: annotate its parameter {unknown[0]} as "
+                f"one of {', '.join(_FROM_TEXT)}"
             )
         calls = [self.call(**texts) for texts in self._template.matches(key)]
         ways = [call.values for call in calls if not call.unread and call.key == key]
@@ -126,27 +123,34 @@ class FunctionKey:
 
 
 def _shown(result: Any, column: str, given: Any) -> str | None:
-    """Return the text of a column in a cache key as a result shows it, or None if it does not."""
+    """Return the text of a column in a cache key by its value in a result, or None if the result does not show it."""
     try:
         shown = result.get(column) if isinstance(result, Mapping) else getattr(result, column, None)
-        # Times and binary have one text already, and a result may show another. If it has none, it may, too.
+        # Times and binary have only one text, but a result may show a different form, or none.
         if shown is None or isinstance(given, (bytes, datetime)) or callable(shown):
-            return None
-        # As a driver has it.
+            return text(shown) if isinstance(given, datetime) and _is_date(shown) else None  # I6: that is not its key
+        # A value as a driver returns it.
         return text(int(shown) if isinstance(shown, bool) and not isinstance(given, bool) else shown)
     except (ValueError, AttributeError):
         return None
 
 
+def _is_date(shown: Any) -> bool:
+    try:
+        return not isinstance(shown, datetime) and date.fromisoformat(str(shown)).isoformat() == str(shown)
+    except ValueError:
+        return False
+
+
 def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return get_type_hints(function)
-    except (NameError, TypeError, AttributeError):  # a name that is only imported for the type checker
+    except (NameError, TypeError, AttributeError):  # a name that is imported only for the type checker
         return {}
 
 
 def _type_name(annotation: Any) -> str:
-    """Return the name in ``_FROM_TEXT`` of an annotation, which may be a text; empty for another one."""
+    """Return an annotation's name in ``_FROM_TEXT``; the annotation may be a text. Empty for other annotations."""
     if isinstance(annotation, str):
         name = annotation.removesuffix(" | None").rpartition(".")[2]
         return name if name in _FROM_TEXT else ""

@@ -1,7 +1,4 @@
-"""Applies invalidations to a store: read, decide, compare-and-set, and retry the keys that another writer changed.
-
-``relay.cache.entry`` decides what an invalidation makes of an entry; this module does it for many keys at once.
-"""
+"""Applies invalidations to many entries of a store: read, decide by ``relay.cache.entry``, compare-and-set, retry."""
 
 import logging
 import secrets
@@ -24,11 +21,11 @@ _ATTEMPTS = 100  # more conflicts in a row are a fault, not contention
 
 @dataclass(slots=True)
 class InvalidationCounts:
-    """The results of the invalidations of a call: each was ``applied`` or ``discarded``.
+    """The number of invalidations in a call that were ``applied`` or ``discarded``.
 
     ``unknown``: the applied ones whose order relative to the entry was unknown. ``retried``: compare-and-sets that were
-    repeated because another writer was faster. ``deleted``: entries that were deleted, or not made, since the store had
-    no room for tombstones.
+    repeated because another writer was faster. ``deleted``: entries that were deleted or not created, because the store
+    had no room for tombstones.
     """
 
     applied: int = 0
@@ -39,10 +36,7 @@ class InvalidationCounts:
 
 
 class Invalidator:
-    """Applies invalidations to one namespace, beside any number of others. ``tombstone_ttl``: seconds.
-
-    Threads may share one if its store allows it.
-    """
+    """Applies invalidations to one namespace. Threads may share it as its store allows. ``tombstone_ttl``: seconds."""
 
     def __init__(
         self, store: Store, namespace: str, *, tombstone_ttl: float = 3600.0, clock: Callable[[], float] = time.time
@@ -56,30 +50,30 @@ class Invalidator:
         # The floors as this process last saw them. Any thread sets it, without a lock: an outdated one costs a round
         # trip.
         self._floors: bytes | None = None
-        # Whether most keys of the last call had an entry. Any thread sets it, without a lock: it is only a guess at
-        # whether reading first saves a round trip.
+        # Whether most keys of the last call had an entry. Any thread sets it, without a lock: it only guesses whether
+        # reading first saves a round trip.
         self._mostly_cached = False
         self._warning = Seldom()
 
     def apply(
         self, pairs: Sequence[tuple[str, EventToken | None]], *, published_since: str | None = None
     ) -> InvalidationCounts:
-        """Apply (cache key, token) pairs, the pairs of one key in their order; None is an unknown token.
+        """Apply (cache key, token) pairs, those of one key in order. A token of None is unknown.
 
-        ``published_since``: what ``since`` returned before the first of these changes was published, "" if it is not
-        known. The floors of a namespace (see ``relay.cache.floors``) begin with such changes, and what a replica was
-        asked for is only cached above them. None means that no change is ever applied again after a later one, as by a
-        consumer that restarts from an older checkpoint.
+        ``published_since``: what ``since`` returned before the first of these changes was published, "" if unknown. The
+        floors of a namespace (see ``relay.cache.floors``) begin with such changes, and reads from a replica are only
+        cached above them. None means that no change is ever applied again after a later one, as a consumer does that
+        restarts from an older checkpoint.
 
-        After it returns, no value that was read before any of them is served (I6). Raises ``Unavailable``; some may
-        have been applied then, and applying all of them again does no harm.
+        Afterwards, no value that was read before any of these changes is served (I6). Raises ``Unavailable``; some
+        invalidations may have been applied then, and repeating all of them does no harm.
         """
         counts = InvalidationCounts()
         for start in range(0, len(pairs), _CHUNK):
             tokens: dict[str, list[EventToken | None]] = {}
             for key, token in pairs[start : start + _CHUNK]:
                 tokens.setdefault(entry_key(self.namespace, key), []).append(token)
-            # I6: before they are applied, or a tombstone could be gone and no floor know of it.
+            # I6: before they are applied; otherwise a tombstone could be gone without any floor to replace it.
             self._announce([token for _, token in pairs[start : start + _CHUNK]], published_since)
             self._apply(tokens, counts)
         return counts
@@ -87,7 +81,7 @@ class Invalidator:
     def since(self) -> str:
         """Return an id of the time since which changes are announced in this namespace, "" if there is none.
 
-        A change published after this call is newer than all that was applied before that time.
+        A change published after this call is newer than everything applied before that time.
         """
         key = floors_key(self.namespace)
         (stored,), generation = self.store.read([key], generation_key(self.namespace))
@@ -95,22 +89,19 @@ class Invalidator:
         return floors.since if floors is not None and floors.generation == generation else ""
 
     def bump(self, reason: str) -> str:
-        """Invalidate the whole namespace by a new generation; return it (I9)."""
+        """Invalidate the whole namespace by a new generation, and return the generation (I9)."""
         generation = self.store.renew(generation_key(self.namespace))
         _log.warning("cache namespace %s is invalidated (new generation %s): %s", self.namespace, generation, reason)
         return generation
 
     def delete(self, writes: Sequence[ConditionalWrite], full: StoreFull) -> dict[str, bytes | None]:
-        """Delete the entries whose new tombstones, which are among ``writes``, found no room.
-
-        Return the conflicts of all writes. Raises ``Unavailable``.
-        """
-        self._forget_floors(full)  # I6: first, since no tombstone stands for what they know of
+        """Delete those of the entries in ``writes`` that had no room; return all conflicts. Raises ``Unavailable``."""
+        self._forget_floors(full)  # I6: first, because no tombstone replaces the invalidations that they know of
         refused = [write._replace(meta=None, value=None) for write in writes if write.key in full.refused]
         return full.conflicts | self.store.compare_and_set(refused)
 
     def _forget_floors(self, full: StoreFull) -> None:
-        """Delete the floors. They start over, with changes that are made after this."""
+        """Delete the floors. They start over with later changes."""
         if self._warning.is_due():
             _log.warning(
                 "cache namespace %s: invalidations delete entries, and leave no tombstones: %s", self.namespace, full
@@ -121,7 +112,6 @@ class Invalidator:
         self._floors = None
 
     def _announce(self, tokens: Sequence[EventToken | None], published_since: str | None) -> None:
-        """Raise the floors' announcements to the tokens."""
         tokens = [token for token in tokens if token is None or has_floor(token)]
         if not tokens:
             return
@@ -159,7 +149,7 @@ class Invalidator:
         # Read before any entry: if it is replaced meanwhile, the tombstones are stricter than needed, never laxer.
         generation = self.store.generation(generation_key(self.namespace))
         # The current meta of each key. Where most keys are not cached, "no entry" is a good guess: one round trip
-        # writes their tombstones, and the conflicts are the metas of the others.
+        # writes their tombstones, and conflicts return the metas of the others.
         current: dict[str, bytes | None] = dict.fromkeys(tokens)
         guessed = not self._mostly_cached
         if not guessed:

@@ -1,4 +1,4 @@
-"""The cache keys that changes invalidate, and what invalidates the whole namespace: plain functions over changes.
+"""The cache keys that changes invalidate, and the reasons to invalidate a whole namespace: pure functions.
 
 Applications build the same keys: the text of a value in a key is a contract, ``deploy/docs/reference/cache_keys.md``.
 Where the keys of a change cannot be computed, the whole namespace is invalidated; ``relay check`` warns of templates
@@ -23,10 +23,10 @@ from relay.dynamodb.values import canonical_number
 from relay.token import EventToken
 
 _TEXTS = 2
-"""The version of ``text``. Raise it with any change of a text: entries under the old one are invalidated then."""
+"""The version of ``text``. Raise it with any change of a text: entries with the old texts are then invalidated."""
 
 ZERO_TIME = "0000-00-00 00:00:00"
-"""The text of a zero TIMESTAMP or DATETIME, whatever decimals it is shown with: a TIMESTAMP is relayed without any."""
+"""The text of a zero TIMESTAMP or DATETIME, however many decimals it shows: a TIMESTAMP is relayed without any."""
 
 # The images whose cache keys a change invalidates.
 _IMAGES = {
@@ -39,9 +39,9 @@ _IMAGES = {
 
 @dataclass(slots=True)
 class ReducedChange:
-    """A change reduced to what its cache keys are computed from.
+    """A change reduced to the parts from which its cache keys are computed.
 
-    ``key``, ``old``, ``new``: by original column name. ``missing``: what `CacheRules.missing` says of its table's
+    ``key``, ``old``, ``new``: by original column name. ``missing``: the answer of `CacheRules.missing` for its table's
     columns.
     """
 
@@ -57,7 +57,7 @@ class ReducedChange:
 
 @dataclass(slots=True)
 class Invalidations:
-    """What to invalidate: (cache key, token) ``pairs``, and the whole namespace for each reason in ``bumps``."""
+    """What to invalidate: (cache key, token) ``pairs``, and for each reason in ``bumps`` the whole namespace."""
 
     pairs: list[tuple[str, EventToken | None]] = field(default_factory=list)
     bumps: dict[str, None] = field(default_factory=dict)
@@ -69,20 +69,20 @@ class KeyTemplate(NamedTuple):
 
 
 class CacheRules:
-    """What the changes of a config invalidate: the cache keys of each of its ``tables``, and its ``sources``."""
+    """The rules for what changes invalidate: the cache keys of each of the ``tables``, and the ``sources``."""
 
     def __init__(self, cache: CacheConfig, sources: Iterable[SourceConfig]) -> None:
         self._by_table = {table: [key_template(text) for text in texts] for table, texts in cache.keys.items()}
         self.tables = frozenset(self._by_table)
-        complete = {source.name: source.has_complete_streams for source in sources}
+        complete = {source.name: source.traits.has_complete_streams for source in sources}
         self.sources = frozenset(complete)
-        # Others, such as a copy of Vitess, begin where the cache may be in use already, and nothing tells what changed
-        # before: a READ may be the only sign of a change.
+        # The other sources, such as a copy of Vitess, may begin while the cache is in use, and nothing shows what
+        # changed before: a READ may be the only sign of a change.
         self.with_complete_streams = frozenset(name for name in complete if complete[name])
 
     @property
     def keys(self) -> str:
-        """Identifies the cache keys: with another template, or another text for a value, it is another."""
+        """Identifies the cache keys: it changes with the templates, and with the rules for texts of values."""
         templates = {table: sorted(each.template.text for each in of) for table, of in self._by_table.items() if of}
         return blake2b(orjson.dumps([_TEXTS, templates], option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
@@ -90,11 +90,10 @@ class CacheRules:
         return self._by_table.get(table, ())
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the columns that the templates of ``table`` name."""
         return frozenset().union(*(each.columns for each in self.of_table(table)))
 
     def missing(self, table: str, columns: Collection[str]) -> str | None:
-        """Return why not all cache keys of ``table`` can be computed if these are all its columns; None if they can."""
+        """Return why some cache keys of ``table`` cannot be computed if these are all its columns; None if all can."""
         for template, wanted in self.of_table(table):
             if absent := sorted(wanted.difference(columns)):
                 return (
@@ -111,32 +110,29 @@ def key_template(text: str) -> KeyTemplate:
 
 
 def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invalidations:
-    """Return what the changes invalidate: TRUNCATE and the end of a copy the namespace, READ nothing unless it is news.
-
-    Each item's changes are in order.
-    """
+    """Return what changes invalidate, an item's in order. A READ counts where it may be the only sign of a change."""
     result = Invalidations()
     for change in changes:
         is_read = change.operation is Operation.READ
         if is_read and change.source in rules.with_complete_streams:
             continue
         if change.key is None or change.operation is Operation.TRUNCATE:
-            # I6: nothing tells which rows a truncation has removed, or which went away before they were copied.
+            # I6: nothing tells which rows a truncation removed, or which disappeared before they were copied.
             result.bumps[f"{change.table} was {'copied' if is_read else 'truncated'}"] = None
             continue
         templates = rules.of_table(change.table)
         try:
             keys = cache_keys(change, templates)
         except ValueError as error:
-            # I6: an entry may hold what this change replaced, and its key is not known.
+            # I6: an entry may contain the row that this change replaced, whose key is unknown.
             result.bumps[f"{change.table} {dict(change.key)}: {error}"] = None
             continue
         if change.missing:
-            result.bumps[change.missing] = None  # I6: its row may be in an entry, under a key that it no longer names
+            result.bumps[change.missing] = None  # I6: an entry may have the row under a key that it no longer has
         if is_read and not all(columns <= change.key.keys() for _, columns in templates):
-            # I6: it was changed while there was no stream of it, so what its row was before is not known.
-            result.bumps[f"{change.table} is being copied, and its cache keys are not made of its key alone"] = None
-        token = change.token  # of a READ null, so its order is unknown
+            # I6: the row changed while no stream recorded it, so its former values are unknown.
+            result.bumps[f"{change.table} is being copied, and its cache keys do not consist of its key alone"] = None
+        token = change.token  # the token of a READ is null, so its order is unknown
         for key in keys:
             result.pairs.append((key, token))
     return result
@@ -145,8 +141,8 @@ def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invali
 def cache_keys(change: ReducedChange, templates: Sequence[KeyTemplate]) -> list[str]:
     """Return the cache keys of the old and the new row of a change.
 
-    A row that lacks a column of a template has no such key. Raises ``ValueError`` if a needed image is missing, or has
-    a value that cannot be part of a key.
+    A row without a column of a template has no key by it. Raises ``ValueError`` if a needed image is missing, or has a
+    value that cannot be part of a key.
     """
     key = _texts(change.key or {}, change.key or {})
     rows: list[dict[str, str]] | None = None
@@ -195,12 +191,12 @@ def gap_bump(record: bytes, sources: Collection[str]) -> str | None:
 
 
 def key_text(template: str, row: Mapping[str, Any]) -> str:
-    """Return the cache key of a row, the same that the consumer of the cache invalidates.
+    """Return the cache key of a row, as the consumer of the cache computes it.
 
     ``template``: as in ``cache.keys``. ``row``: by column name, at least the template's columns, as a driver or boto3
-    returns them, or as DynamoDB's typed values. Raises ``ValueError`` if the row has no such key, since a column is
-    null or absent, or if the text of a value is not known. That is so for lists, sets and maps, and for DATETIME and
-    TIME columns as Python objects, which do not say how many decimals the database prints: select them as text.
+    returns them, or as DynamoDB's typed values. Raises ``ValueError`` if the row has no such key, because a column is
+    null or absent, or if a value has no known text. Lists, sets and maps have none, nor do DATETIME and TIME columns as
+    Python objects, which do not say how many decimals the database prints: select them as text.
 
         >>> key_text("order:{customer}:{total}", {"customer": "ada", "total": Decimal("19.90")})
         'order:ada:19.9'
@@ -208,15 +204,12 @@ def key_text(template: str, row: Mapping[str, Any]) -> str:
     parsed, columns = key_template(template)
     parts = _texts(row, columns)
     for column in columns - parts.keys():
-        raise ValueError(f"there is no cache key {template} of a row without a value of `{column}`")
+        raise ValueError(f"there is no cache key {template} for a row without a value of `{column}`")
     return parsed.render(parts)
 
 
 def row_keys(templates: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the cache keys of rows, each once. A row that lacks a column of a template has no such key.
-
-    Raises ``ValueError`` for a value that cannot be part of a key.
-    """
+    """Return the distinct keys of rows that have all columns. Raises ``ValueError`` for a value without a text."""
     found: dict[str, None] = {}
     for row in rows:
         for template, columns in map(key_template, templates):
@@ -233,7 +226,7 @@ def text(value: Any) -> str | None:
     A zero time has no decimals. Raises ``ValueError`` for lists, sets, maps and other times.
     """
     if isinstance(value, str):
-        # The first test is for speed: most texts end there.
+        # Tested first for speed: most texts end there.
         is_zero = value[:1] == "0" and value.startswith(ZERO_TIME) and value[len(ZERO_TIME) :].rstrip("0") in ("", ".")
         return ZERO_TIME if is_zero else value
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
-"""Loaders of the cache: they read the values of cache keys at their source, with one class for each kind of source.
+"""Loaders for the cache, which read the values of cache keys at their source: one class for each kind of source.
 
-A loader states how fresh each read was (``LoadedValue``). I6 depends on it as much as on the cache itself.
+A loader states how fresh each read was (``LoadedValue``). I6 depends on that as much as on the cache itself.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from relay.cache.entry import LoadedValue, Tokens, is_fresher
+from relay.cache.entry import UNPLACED, LoadedValue, Tokens, is_fresher
 from relay.cache.keys import key_template, row_keys, text
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
 from relay.process.connections import Connections
 from relay.process.slow_call import call_all
+from relay.records import Shard
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -39,9 +40,9 @@ class DynamoDBLoader:
     """Loads items of one table by consistent reads, as DynamoDB-typed JSON; a missing item is a value of None.
 
     ``primary_key`` turns a cache key into the item's primary key in DynamoDB's typed form. ``key``: the template of the
-    keys in ``cache.keys``. An item is only stored under the key that it renders, and that there is none under what its
-    primary key renders; without ``key``, under one in which the canonical text of each attribute of its primary key is
-    a part of its own, which cannot tell all other spellings.
+    keys in ``cache.keys``. An item is stored only under the key that it renders; a missing item only under the key that
+    its primary key renders. Without ``key``, it is stored under a key in which the canonical text of each attribute of
+    its primary key is a separate part, which does not detect all other spellings.
 
     The client has to read the table whose stream is relayed, in the same region: a consistent read that starts after a
     change came out of the stream reflects it. So the reads have no token, and are always fresher.
@@ -76,7 +77,7 @@ class DynamoDBLoader:
         return {key: self._loaded(key, each, found.get(_identity(names, each))) for key, each in primary_keys.items()}
 
     def _loaded(self, key: str, primary_key: Mapping[str, Any], item: Mapping[str, Any] | None) -> LoadedValue:
-        # I6: whatever the item was found by, its changes invalidate what its own attributes render.
+        # I6: however the item was found, its changes invalidate the keys that its own attributes render.
         if self.key is not None:
             canonical = row_keys([self.key], [item or primary_key]) == [key]
         else:
@@ -84,12 +85,12 @@ class DynamoDBLoader:
         return LoadedValue(None if item is None else image_json(item).encode(), {}, True, canonical)
 
 
-# What makes a text a part of a number, base64 or padding. A minus may be a hyphen, except of zero.
+# Characters that make a text part of a number, base64 or padding. A minus may be a hyphen, except before zero.
 _BEFORE, _BEFORE_ZERO, _AFTER = (re.compile(each) for each in (r"[\w+.\s]", r"[\w+.\s-]", r"[\w+.=\s]"))
 
 
 def _shows(key: str, primary_key: Mapping[str, Any]) -> bool:
-    """Whether the texts of all attributes are parts of a cache key, each of another one."""
+    """Whether a cache key contains the texts of all attributes, each in a different part."""
     for part in sorted((str(text(value)) for value in primary_key.values()), key=len, reverse=True):
         before = _BEFORE_ZERO if part == "0" else _BEFORE
         at = key.find(part)
@@ -102,15 +103,15 @@ def _shows(key: str, primary_key: Mapping[str, Any]) -> bool:
 
 
 Read = Callable[[Any, Sequence[str]], Iterable[tuple[Mapping[str, Any], bytes]]]
-"""``read(cursor, keys)``: by any queries over any tables, to pairs of a row and its value."""
+"""``read(cursor, keys)``: runs any queries over any tables, and returns pairs of a row and its value."""
 
 
 class RowsLoader(ABC):
-    """What the loaders of MySQL and MariaDB share: a value comes from the row that renders its key.
+    """The base of loaders for MySQL and MariaDB: a value comes from the row that renders its key.
 
-    ``key``: the template of the keys in ``cache.keys``; the loader renders the key of each row that ``read`` returns
-    with it. A key that no row renders has no value, even where a row is found by it: ``7`` by ``007``, ``ada`` by
-    ``Ada``.
+    ``key``: the template of the keys in ``cache.keys``; the loader uses it to render the key of each row that ``read``
+    returns. A key that no row renders has no value, even if the database finds a row by it: ``7`` by ``007``, ``ada``
+    by ``Ada``.
     """
 
     def __init__(self, read: Read, key: str) -> None:
@@ -119,7 +120,7 @@ class RowsLoader(ABC):
         self._read = read
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
-        """Load one key, for ``get_or_load``. Raises what ``load_many`` does."""
+        """Load one key, for ``get_or_load``. Raises as ``load_many`` does."""
         return self.load_many({key: compare})[key]
 
     @abstractmethod
@@ -129,13 +130,14 @@ class RowsLoader(ABC):
     def _values(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
         pairs = [*self._read(cursor, keys)]
         for row, _ in pairs:
-            if lacking := sorted(self._columns - row.keys()):  # I6: else it would be taken for no row
+            # I6: otherwise a row without this column would look like a missing row.
+            if lacking := sorted(self._columns - row.keys()):
                 raise ValueError(f"`read` has returned a row without `{lacking[0]}`, which {self.key} needs")
         return {key: value for row, value in pairs for key in row_keys([self.key], [row])}  # I6
 
 
 class ReplicaLoader(RowsLoader):
-    """What loaders from servers that may lag share: what they are not fresh enough for is read from a primary.
+    """The base of loaders from servers that may lag: keys that need a fresher server are read from a primary.
 
     ``primary_reads`` counts those keys. Without a primary their values are returned and not cached.
     """
@@ -153,7 +155,7 @@ class ReplicaLoader(RowsLoader):
         primary: PrimaryLoader | None,
     ) -> dict[str, LoadedValue]:
         tokens = {} if token is None else {token.shard: token}
-        # I6: whatever the server said of itself before. What another shard has invalidated is not reflected here.
+        # I6: whatever the server reported before. Invalidations of another shard are not reflected here.
         loaded = {
             key: LoadedValue(found.get(key), tokens, bool(tokens) and is_fresher(tokens, held))
             for key, held in wanted.items()
@@ -167,10 +169,10 @@ class ReplicaLoader(RowsLoader):
 
 
 def require_one_key(key: str, *primaries: PrimaryLoader | None) -> None:
-    """Raise ValueError if a loader's primary renders other keys than it: what they read has one form."""
+    """Raise ValueError if a loader's primary renders other keys: both must read values in the same form."""
     for primary in primaries:
         if primary is not None and primary.key != key:
-            raise ValueError(f"the loader has key={key!r}, and its primary has key={primary.key!r}: give both the same")
+            raise ValueError(f"the loader has key={key!r}, and its primary has key={primary.key!r}: use the same key")
 
 
 class QueriesLoader(ReplicaLoader):
@@ -178,9 +180,9 @@ class QueriesLoader(ReplicaLoader):
 
     ``connect`` returns a new PyMySQL connection to the server that ``watcher`` watches, with ``autocommit=True``.
     ``read`` must end a transaction that it begins. All keys must be in the watched shard. Threads may share it: each
-    reads on a connection of its own. If the watch has ended, a read has no token, and is not cached.
+    reads on its own connection. If the watch has ended, a read has no token, and is not cached.
 
-    ``primary`` loads the keys where the server is known to lag, or not known to be fresh enough.
+    ``primary`` loads the keys for which the server lags, or is not known to be fresh enough.
     """
 
     def __init__(
@@ -204,7 +206,7 @@ class QueriesLoader(ReplicaLoader):
         self._connections.close()
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises PyMySQL's errors, ``RelayError``, and what ``read`` raises."""
+        """Load many keys, for ``get_many``. Raises PyMySQL's errors, ``RelayError``, and exceptions of ``read``."""
         keys = list(wanted)
         found, token = self._connections.run(lambda queries: self._read_with_token(queries, keys))
         return self._loaded(found, token, wanted, self._primary)
@@ -225,12 +227,16 @@ class QueriesLoader(ReplicaLoader):
 class KeyspaceLoader(ReplicaLoader):
     """Loads values from the shards of a keyspace, each read with the token of the server that was read.
 
-    ``sharding_key`` returns the sharding key of a cache key, which says the shard that all rows of its value are in.
-    ``read`` must end a transaction that it begins. It gets keys of one shard; several shards are read at once. Threads
-    may share it: each reads on connections of its own.
+    ``sharding_key`` returns the sharding key of a cache key, which determines the shard that holds all rows of its
+    value. ``read`` must end a transaction that it begins. It gets keys of one shard; several shards are read at once.
+    Threads may share it: each reads on its own connections.
 
     A read is made on a server that is known to be fresh enough for all its keys, if there is one. ``primaries``: by
     shard, what loads the keys where the read was not.
+
+    A lookup vindex must be unique, and is asked once for all keys. Its answers may change at any time: a key without
+    a row anywhere, or that another shard has invalidated, is not stored. ``remembered``: for how many keys the shard is
+    remembered. Such a shard is used while it alone has invalidated the key, and has a row for it.
     """
 
     def __init__(
@@ -241,50 +247,84 @@ class KeyspaceLoader(ReplicaLoader):
         *,
         key: str,
         primaries: Mapping[str, PrimaryLoader] | None = None,
+        remembered: int = 10_000,
     ) -> None:
+        """Raises ValueError for ``primaries`` that do not fit, and for a lookup vindex that is not unique."""
         super().__init__(read, key)
         require_one_key(key, *(primaries or {}).values())
+        vindex = queries.vindex
+        self._looks_up = not (vindex is None or isinstance(vindex, str))
+        if not (vindex is None or isinstance(vindex, str) or vindex.is_unique):
+            raise ValueError(f"{vindex} is not unique: another shard may get rows of a value at any time")
         if unknown := set(primaries or {}) - set(queries.shards):
             raise ValueError(f"{queries.keyspace} has no shard {', '.join(sorted(unknown))}")
         self.queries = queries
         self.sharding_key = sharding_key
         self._primaries = dict(primaries or {})
+        # By cache key, the shard that a lookup found last. Threads share it: a race costs a query to vtgate.
+        self._shards: dict[str, str] = {}
+        self._most = remembered
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load many keys, for ``get_many``. Raises what ``KeyspaceQueries.execute`` does, and what ``read`` raises."""
+        remembered = {key: shard for key, held in wanted.items() if (shard := self._remembered(key, held))}
+        found = self._load(remembered, wanted)
+        asked = {key: self.sharding_key(key) for key in wanted if key not in found or found[key].value is None}
+        shards = self.queries.shards_of(asked.values()) if asked else {}
+        located = {key: shards[value][0] for key, value in asked.items() if shards[value]}
+        if self._looks_up:
+            if len(self._shards) + len(located) > self._most:
+                self._shards.clear()  # I11
+            self._shards |= located
+        none = dict.fromkeys(asked, LoadedValue(None, {}, fresher=False))  # I6: it may have a row by now, in any shard
+        found |= none | self._load(located, wanted)
+        return {key: found[key] for key in wanted}
+
+    def _remembered(self, key: str, held: Tokens | None) -> str | None:
+        """Return the shard that a lookup found last, if it alone has invalidated the key (I6)."""
+        shard = self._shards.get(key)
+        return shard if held and held.keys() == {f"{self.queries.keyspace}/{shard}"} else None
+
+    def _load(self, shards: Mapping[str, str], wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+        """Load the keys of ``shards``, each from its shard."""
         by_shard: defaultdict[str, dict[str, Tokens | None]] = defaultdict(dict)
-        for key, held in wanted.items():
-            by_shard[self.queries.shard_of(self.sharding_key(key))][key] = held
+        for key, shard in shards.items():
+            by_shard[shard][key] = wanted[key]
         calls = [partial(self._load_shard, shard, keys) for shard, keys in by_shard.items()]
         answers = call_all("load-shards", calls) if len(calls) > 1 else [call() for call in calls]
-        found = {key: loaded for answer in answers for key, loaded in answer.items()}
-        return {key: found[key] for key in wanted}
+        return {key: loaded for answer in answers for key, loaded in answer.items()}
 
     def _load_shard(self, shard: str, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         keys = list(wanted)
 
         def work(connection: Connection[Any], token: EventToken | None) -> tuple[Mapping[str, bytes], Any]:
             with closing(connection.cursor()) as cursor:
-                return self._values(cursor, keys), token  # I6: it was taken before
+                return self._values(cursor, keys), token  # I6: the token was taken before
 
         def is_fresh(token: EventToken) -> bool:
             return all(is_fresher({token.shard: token}, held) for held in wanted.values())
 
         found, token = self.queries.run(shard, work, is_fresh)
-        return self._loaded(found, token, wanted, self._primaries.get(shard))
+        loaded = self._loaded(found, token, wanted, self._primaries.get(shard))
+        if self._looks_up:  # I6: what another shard has invalidated may be there now, and the lookup from before
+            here = {f"{self.queries.keyspace}/{shard}", UNPLACED}
+            elsewhere = {key for key, held in wanted.items() if {Shard(each).name for each in held or {}} - here}
+            nowhere = {key for key in wanted if loaded[key].value is None}  # I6: as above
+            loaded |= {key: replace(loaded[key], fresher=False) for key in elsewhere | nowhere}
+        return loaded
 
 
 class PrimaryLoader(RowsLoader):
-    """Loads values from the primary of a shard of MySQL or MariaDB, so that every change is in them.
+    """Loads values from the primary of a shard of MySQL or MariaDB, where every change is visible.
 
     ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL. ``read`` is in a transaction that it
-    must not end. Threads may share it: each reads on a connection of its own. It must be the primary of the
+    must not end. Threads may share it: each reads on its own connection. It must be the primary of the
     relayed shard: a read of it that starts after a change came out of the stream reflects the change. So the reads have
     no token, and are always fresher.
 
     A replica that acknowledges a transaction (semi-synchronous replication, AFTER_SYNC) has it in its binlog, and so in
     the stream, before other sessions of the primary see it. So the reads are serializable: they lock the rows that they
-    find, and wait for the transactions that have changed them.
+    find, and wait for transactions that have changed those rows.
     """
 
     def __init__(self, connect: Callable[[], Any], read: Read, *, key: str) -> None:
@@ -297,7 +337,7 @@ class PrimaryLoader(RowsLoader):
         self._connections.close()
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises the driver's errors, ``RelayError``, and what ``read`` raises."""
+        """Load many keys, for ``get_many``. Raises the driver's errors, ``RelayError``, and exceptions of ``read``."""
         keys = list(wanted)
         found = self._connections.run(lambda connection: self._read_committed(connection, keys))
         return {key: LoadedValue(found.get(key), {}, fresher=True) for key in keys}
@@ -313,9 +353,7 @@ class PrimaryLoader(RowsLoader):
     def _require_primary(self, cursor: Any) -> None:
         cursor.execute("SELECT @@global.read_only")
         if cursor.fetchone()[0]:
-            raise RelayError(
-                "the server that was connected to as the primary is read-only: connect to the one that takes writes"
-            )
+            raise RelayError("the server used as the primary is read-only: connect to the one that accepts writes")
 
     def _open(self) -> Any:
         connection = self._connect()
@@ -343,7 +381,7 @@ class VitessLoader(PrimaryLoader):
         self.keyspace = keyspace
 
     def _require_primary(self, cursor: Any) -> None:
-        """Do nothing, since vtgate finds the primary."""
+        """Do nothing, because vtgate finds the primary."""
 
     def _set_up(self, cursor: Any) -> None:
         cursor.execute(f"USE `{self.keyspace}@primary`")  # I6

@@ -1,6 +1,6 @@
-"""The servers behind the URL of a memcached, and its meta commands over sockets.
+"""The servers behind a memcached URL, and memcached's meta commands over sockets.
 
-Requests are sent many at a time, and once: nothing is sent again on another connection (I6).
+Many requests are sent together, and each only once: none is repeated on another connection (I6).
 """
 
 import select
@@ -14,19 +14,19 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from relay.errors import ConfigError, RelayError
 from relay.process.connections import Connections
-from relay.process.server_memory import ServerMemory
+from relay.process.store_memory import ServerMemory
 
 DEFAULT_PORT = 11211
 NO_ROOM = b"SERVER_ERROR"
-"""The code of the answer to a write when memory is full. Other errors of a server end the connection."""
+"""The code of the answer to a write when memory is full. After other errors, the connection is closed."""
 
 _NO_ROOM_LINE = b"SERVER_ERROR out of memory storing object"
 _OLDEST = (1, 6, 18)
 _OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
-# So few requests and such short answers fit into the buffers of the sockets: neither side waits for the other to read.
+# So many requests with such short answers fit into the sockets' buffers: no side waits for the other to read.
 _READS_AT_ONCE = 100
 _WRITES_AT_ONCE = 1000
-# What counts items that were lost before they expired.
+# Counters of items that were lost before they expired.
 _LOSSES = (
     b"evictions",
     b"slab_reassign_evictions_nomem",
@@ -48,15 +48,12 @@ class MetaReply(NamedTuple):
     data: bytes
 
     def number(self, letter: bytes) -> int:
-        """Return the number of a flag that was asked for."""
+        """Return the number of a requested flag."""
         return int(self.flags[letter[0]])
 
 
 class MemcachedConnection:
-    """One connection. ``timeout``: seconds for it, and for an answer.
-
-    Raises ``OSError`` if it breaks, ``RelayError`` for an answer that makes no sense.
-    """
+    """A connection. ``timeout``: seconds. Raises ``OSError`` if it breaks, ``RelayError`` for an invalid answer."""
 
     def __init__(
         self, host: str, port: int, *, timeout: float, user: str | None, password: str, tls: ssl.SSLContext | None
@@ -70,7 +67,7 @@ class MemcachedConnection:
         except BaseException:
             self._socket.close()
             raise
-        self._poll = select.poll()  # `select.select` takes no descriptor above 1023
+        self._poll = select.poll()  # `select.select` accepts no descriptor above 1023
         self._poll.register(self._socket, select.POLLIN)
         self._reader = self._socket.makefile("rb")
         try:
@@ -92,15 +89,15 @@ class MemcachedConnection:
         self._socket.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_reader"):  # else it has never been open
+        if hasattr(self, "_reader"):  # otherwise it was never open
             self.close()
 
     def is_usable(self) -> bool:
-        """Whether the server has neither closed it nor sent something that nobody asked for."""
+        """Whether the server has neither closed it nor sent anything unrequested."""
         return not self._poll.poll(0)
 
     def read(self, requests: Sequence[bytes]) -> list[MetaReply]:
-        """Send short meta commands with answers of any length; return the answers, in this order."""
+        """Send short meta commands with answers of any length; return the answers in order."""
         return self._exchange(requests, _READS_AT_ONCE)
 
     def write(self, requests: Sequence[bytes]) -> list[MetaReply]:
@@ -130,7 +127,6 @@ class MemcachedConnection:
         return MetaReply(code, {word[0]: word[1:] for word in words}, data)
 
     def stats(self, kind: bytes = b"") -> dict[bytes, bytes]:
-        """Return the statistics of a kind by their names."""
         self._socket.sendall(b"stats" + kind + b"\r\n")
         found = {}
         while (line := self._line()) != b"END":
@@ -143,7 +139,7 @@ class MemcachedConnection:
         self._socket.sendall(b"lru_crawler metadump all\r\n")
         while (line := self._line()) != b"END":
             if not line.startswith(b"key="):
-                raise RelayError(f"memcached at {self.name} shows no keys: {line.decode(errors='replace')}")
+                raise RelayError(f"memcached at {self.name} does not list its keys: {line.decode(errors='replace')}")
             yield line[4:].partition(b" ")[0]
 
     def _line(self) -> bytes:
@@ -165,11 +161,11 @@ class MemcachedConnection:
         self._socket.sendall(b"version\r\n")
         line = self._line().decode(errors="replace")
         if not line.startswith("VERSION "):
-            raise PermissionError(f"{self.name} does not say its version, and may need a user and a password ({line})")
+            raise PermissionError(f"{self.name} does not report its version: it may need a user and password ({line})")
         version = line.removeprefix("VERSION ")
         if tuple(int(part) for part in version.split(".")[:3] if part.isdecimal()) < _OLDEST:
             oldest = ".".join(map(str, _OLDEST))
-            raise RelayError(f"memcached at {self.name} is version {version}: it has to be {oldest} or newer")
+            raise RelayError(f"memcached at {self.name} is version {version}: it must be {oldest} or newer")
 
 
 class Memcached:
@@ -180,7 +176,7 @@ class Memcached:
         self.connections = Connections(partial(connect, host, port), MemcachedConnection.is_usable)
 
     def rank(self, key: bytes) -> bytes:
-        """Return the server's place for a key: the key is kept by the server whose place is the highest."""
+        """Return the server's rank for a key. The server with the highest rank keeps the key."""
         return blake2b(b"%b %b" % (self.name.encode(), key), digest_size=8).digest()
 
     def losses(self) -> str:
@@ -192,7 +188,7 @@ class Memcached:
         return f"{self.name}:{found[b'pid'].decode()}:{began}:{lost}@{found[b'bytes_read'].decode()}"
 
     def memory(self) -> ServerMemory:
-        """Return how much there is, and what happens at the limit. Raises ``OSError``."""
+        """Return the memory used, the limit, and the policy at the limit. Raises ``OSError``."""
         with self.connections.lent() as connection:
             found, settings = connection.stats(), connection.stats(b" settings")
         policy = "noeviction" if settings.get(b"evictions") == b"off" else "allkeys-lru"
@@ -204,7 +200,7 @@ def open_servers(url: str, timeout: float) -> list[Memcached]:
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     if unknown := [name for name in query if name not in _OPTIONS]:
-        raise ConfigError(f"unknown option {unknown[0]!r} of a memcached: use one of {', '.join(_OPTIONS)}")
+        raise ConfigError(f"unknown option {unknown[0]!r} for memcached: use one of {', '.join(_OPTIONS)}")
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     tls = _tls(query) if parts.scheme == "memcacheds" else None

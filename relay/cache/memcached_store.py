@@ -1,7 +1,7 @@
 """memcached as a store, by the meta commands of version 1.6.
 
 An entry is one item: the length of its JSON, the JSON, and the value. A compare-and-set reads the item, compares its
-JSON, and writes on condition that the item is still the one that was read.
+JSON, and writes on condition that the item has not changed since.
 """
 
 import math
@@ -18,24 +18,24 @@ from urllib.parse import unquote_to_bytes
 from relay.cache.memcached_servers import NO_ROOM, Memcached, MemcachedConnection, MetaReply, open_servers
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, RemoteStore, StoredEntry, random_keys
 from relay.errors import RelayError, StoreFull, Unavailable
-from relay.process.server_memory import ServerMemory
+from relay.process.store_memory import ServerMemory
 
-# The flags of an item, which tell the relay's items from others.
+# The flags of an item, which distinguish the relay's items from others.
 _WITHOUT_VALUE, _WITH_VALUE, _GENERATION = 0x7265_6C00, 0x7265_6C01, 0x7265_6C02
 _LONGEST_KEY = 250  # bytes
 _UNFIT = re.compile(rb"[\x00-\x20\x7f]")  # in a key
 _LONGEST_TTL = 30 * 86_400  # seconds; a larger number is a time since the epoch
-_OVERHEAD = 256  # bytes of an item beside key and data, and some
-_ATTEMPTS = 10  # to read a generation that others replace meanwhile
+_OVERHEAD = 256  # bytes of an item besides key and data, with a margin
+_ATTEMPTS = 10  # attempts to read a generation that others replace
 
 
 class MemcachedStore(RemoteStore):
     """A ``Store`` in memcached 1.6.18 or newer. Threads may share it. It connects when first used.
 
     ``url``: ``memcached://host:port``, or several servers, ``memcached://user:password@host:port,host:port``;
-    ``memcacheds://`` with TLS. ``timeout``: seconds per answer. Each key is kept by one of the servers, so all
-    processes have to name the same ones. If one is away, calls fail; no other takes its place, since it would come back
-    with what was replaced meanwhile (I6).
+    ``memcacheds://`` with TLS. ``timeout``: seconds per answer. One of the servers keeps each key, so all processes
+    have to name the same servers. If a server is down, calls fail; no other server replaces it, since it would come
+    back with outdated entries (I6).
     """
 
     def __init__(self, url: str, *, timeout: float = 5.0) -> None:
@@ -56,7 +56,7 @@ class MemcachedStore(RemoteStore):
                 name, _, servers = found.data.decode().partition(" ")
                 if name and servers == self._list_of_servers:
                     return entries, name
-                # I6: with other servers, or none. If several processes replace it, one succeeds.
+                # I6: it has other servers, or is missing. If several processes replace it, one succeeds.
                 self._set_generation(generation_key, b" C%d" % found.number(b"c") if name else b" ME")
         raise RelayError(
             f"the generation {generation_key} in memcached at {self.address} keeps changing: check that all processes "
@@ -68,7 +68,7 @@ class MemcachedStore(RemoteStore):
         refused: dict[str, str] = {}
         with self._errors:
             for server, part in self._by_server([write.key for write in writes]).items():
-                with server.connections.lent() as connection:  # the same for all steps: it would not survive a restart
+                with server.connections.lent() as connection:  # the same for all steps: a restart would end it
                     _Attempt(connection, [writes[number] for number in part], refused).make(conflicts)
         if refused:
             raise StoreFull(f"memcached at {self.address}: {next(iter(refused.values()))}", refused, conflicts)
@@ -83,12 +83,11 @@ class MemcachedStore(RemoteStore):
             return random_keys(self._keys(prefix.encode()), count)
 
     def losses(self) -> str:
-        """Return what tells whether a server has evicted items, was flushed, or restarted."""
+        """Return an answer that tells whether a server has evicted items, was flushed, or restarted."""
         with self._errors:
             return " ".join(server.losses() for server in self._servers)
 
     def memory(self) -> list[ServerMemory]:
-        """Return the memory of each server."""
         with self._errors:
             return [server.memory() for server in self._servers]
 
@@ -112,25 +111,24 @@ class MemcachedStore(RemoteStore):
             entries[number] = _entry(reply)
         if generation.data and generation.number(b"f") != _GENERATION:
             raise RelayError(
-                f"the item {generation_key} in memcached is not of the relay: check whether another program writes to "
-                "it"
+                f"the item {generation_key} in memcached does not belong to the relay: check whether another program "
+                "writes to it"
             )
         return entries, generation
 
     def _set_generation(self, generation_key: str, condition: bytes) -> str:
-        """Begin a generation on a condition; return its name, whether it was written or not."""
+        """Begin a generation on a condition; return its name, even if it was not written."""
         key = item_key(generation_key)
         name = secrets.token_hex(8)
         data = f"{name} {self._list_of_servers}".encode()
         with self._server_of(key).connections.lent() as connection:
             (reply,) = connection.write([b"ms %b %d F%d%b\r\n%b\r\n" % (key, len(data), _GENERATION, condition, data)])
             if reply.code == NO_ROOM:
-                connection.write([b"md %b\r\n" % key])  # I6: no old one is served
+                connection.write([b"md %b\r\n" % key])  # I6: no old generation is served
                 raise OSError(f"{connection.name} has no room for a generation")
         return name
 
     def _by_server(self, keys: Sequence[str]) -> dict[Memcached, list[int]]:
-        """Return the numbers of the keys of each server."""
         if len(self._servers) == 1:
             return {self._servers[0]: list(range(len(keys)))} if keys else {}
         found: dict[Memcached, list[int]] = defaultdict(list)
@@ -145,7 +143,7 @@ class MemcachedStore(RemoteStore):
         return max(self._servers, key=lambda server: server.rank(key))
 
     def _keys(self, prefix: bytes) -> Iterator[str]:
-        """Yield the keys of entries; those too long for memcached are missing."""
+        """Yield the keys of entries, except keys too long for memcached."""
         for server in self._servers:
             with server.connections.lent() as connection:
                 for raw in connection.item_keys():
@@ -155,7 +153,7 @@ class MemcachedStore(RemoteStore):
 
 
 class _Errors:
-    """Makes ``Unavailable`` of the errors of connections. Around every read, it takes a third of `contextmanager`."""
+    """Turns connection errors into ``Unavailable``, in a third of the time of `contextmanager`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -170,7 +168,7 @@ class _Errors:
 
 @dataclass(slots=True)
 class _Attempt:
-    """Writes to one server, on one connection. ``refused``: gets the keys whose writes it does not take, and why."""
+    """Writes to one server on one connection. ``refused``: collects the keys whose writes it refuses, and why."""
 
     connection: MemcachedConnection
     writes: Sequence[ConditionalWrite]
@@ -191,7 +189,7 @@ class _Attempt:
         failed += self._write(conditional)
         for write, found in zip(failed, self._read(failed), strict=True):
             if write.expected is None and write.meta is not None and _is_foreign(found):
-                self.refused[write.key] = f"another program has written to its item {write.key}"
+                self.refused[write.key] = f"another program has written to the cache key {write.key}"
             else:
                 conflicts[write.key] = _meta(found)
 
@@ -199,7 +197,7 @@ class _Attempt:
         return self.connection.read([b"mg %b v f c t\r\n" % item_key(write.key) for write in writes])
 
     def _write(self, writes: Sequence[tuple[ConditionalWrite, bytes, int | None]]) -> list[ConditionalWrite]:
-        """Write on conditions, given the seconds that each item had left; return the writes whose conditions failed."""
+        """Write on conditions, given the remaining seconds of each item; return the writes whose conditions failed."""
         sendable = [each for each in writes if self._fits(each[0])]
         replies = self.connection.write([_request(*each) for each in sendable])
         codes = {write.key: reply.code for (write, _, _), reply in zip(sendable, replies, strict=True)}
@@ -208,14 +206,13 @@ class _Attempt:
         return [write for write, _, _ in writes if write.key not in done]
 
     def _fits(self, write: ConditionalWrite) -> bool:
-        # Not sent: memcached would refuse it and delete what is there, also a tombstone that it is not to replace.
+        # Not sent: memcached would refuse it and delete the current item, which may be a tombstone.
         size = len(write.key) + len(write.meta or b"") + len(write.value or b"") + _OVERHEAD
         if size <= self.connection.largest_item:
             return True
         largest = self.connection.largest_item
         self.refused[write.key] = (  # I6: it may be an invalidation, and the caller must know
-            f"an item of {write.key} takes {size} bytes, and {self.connection.name} takes items of {largest} bytes "
-            "(its option -I)"
+            f"the item {write.key} takes {size} bytes, but {self.connection.name} accepts only {largest} (option -I)"
         )
         return False
 
@@ -233,16 +230,16 @@ def _request(write: ConditionalWrite, condition: bytes, left: int | None) -> byt
 
 
 def _expiry(ttl: float, left: int | None) -> int:
-    """Return a time to live as memcached takes it. ``left``: seconds that the item had left, -1 for no end."""
+    """Return a time to live for memcached. ``left``: the remaining seconds of the item, -1 for no end."""
     if ttl == FOREVER or (ttl == KEEP and (left is None or left < 0)):
         return 0
-    # Its clock advances once a second, so an item of one second may end at once.
+    # memcached's clock advances once a second, so an item of one second may end at once.
     seconds = max(1, left or 0) if ttl == KEEP else math.ceil(ttl) + 1
     return seconds if seconds <= _LONGEST_TTL else int(time.time()) + seconds
 
 
 def item_key(key: str) -> bytes:
-    """Return a key as memcached takes it; no two keys have the same."""
+    """Return a key in the form for memcached; no two keys have the same form."""
     raw = key.encode()
     if len(raw) <= _LONGEST_KEY and not _UNFIT.search(raw):
         return raw
@@ -261,7 +258,7 @@ def _is_foreign(reply: MetaReply) -> bool:
 
 
 def _meta(reply: MetaReply) -> bytes | None:
-    """Return the JSON of an entry, or None if there is none: another program's item is not an entry (I12)."""
+    """Return the JSON of an entry, or None: another program's item is not an entry (I12)."""
     if reply.code == b"EN" or _is_foreign(reply):
         return None
     (size,) = unpack_from(">I", reply.data)

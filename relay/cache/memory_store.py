@@ -1,7 +1,7 @@
 """A store in a dictionary, for the tests of applications that use the cache.
 
 It keeps the full contract of ``Store``, times to live included, so a test with it exercises the same rules as
-production. ``lose`` and ``lose_all`` do what a server does to its entries under memory pressure and in a restart.
+production. ``lose`` and ``lose_all`` drop entries as a server does under memory pressure and in a restart.
 """
 
 import secrets
@@ -18,7 +18,7 @@ class MemoryStore(Store):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards everything below
-        self._entries: dict[str, tuple[StoredEntry, float | None]] = {}  # and when each expires
+        self._entries: dict[str, tuple[StoredEntry, float | None]] = {}  # and when each of them expires
         self._generations: dict[str, str] = {}
         self._lost = 0
 
@@ -57,7 +57,7 @@ class MemoryStore(Store):
             self._lost += 1
 
     def lose_all(self) -> None:
-        """Forget everything, the generations included."""
+        """Forget everything, including the generations."""
         with self._lock:
             self._entries.clear()
             self._generations.clear()

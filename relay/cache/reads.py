@@ -1,5 +1,7 @@
-"""What a read through the cache returns, the calls that it makes, what it has found so far, and how long it waits."""
+"""The result of a read through the cache, the calls that it makes, its intermediate state, and the counters."""
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -26,14 +28,14 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """A value (None: there is no such item) and where it came from."""
+    """A value (None: the item does not exist), and where it came from."""
 
     value: bytes | None
     outcome: Outcome
 
 
 class Calls(Protocol):
-    """The outside calls of a read, which threads make in one way and coroutines in another."""
+    """The external calls of a read, which threads and coroutines make in different ways."""
 
     async def store(self, call: Callable[[], T]) -> T:
         """Call the store."""
@@ -46,7 +48,7 @@ class Calls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """``is_first``: there was no entry before it."""
+    """A lease for loading a value. ``is_first``: there was no entry before it."""
 
     entry: Entry
     meta: bytes
@@ -55,7 +57,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Reads:
-    """What a call of ``get_many`` has found so far.
+    """The state of one call of ``get_many``.
 
     ``adds``: values stored where there was no entry. ``too_old``: values whose reads were not fresh enough to store.
     """
@@ -70,25 +72,56 @@ class Reads:
         return self.refused is None or value != self.refused
 
 
-class FillTime:
-    """The time that loads take, from those seen so far: how long to wait for a value that another reader loads.
+class CountedReads:
+    """Counts keys that were read, and how long loads take. Threads may share it.
 
-    Smoothed mean and deviation, as TCP judges by them whether an answer is still to come (RFC 6298). It is not locked.
+    ``misses`` are ``adds`` (stored where there was no entry), ``compare_and_sets`` (stored in place of one) and
+    ``no_ops`` (loaded and not stored), ``too_old`` of the latter because the read was not known to be fresh enough.
+    ``unreachable``: failed calls to the store.
     """
 
     def __init__(self) -> None:
-        self._mean = 0.0
-        self._deviation = 0.0
-        self._is_known = False
+        self._lock = threading.Lock()  # guards everything below; never held during a call to the store or the loader
+        self.hits = 0
+        self.adds = 0
+        self.compare_and_sets = 0
+        self.no_ops = 0
+        self.too_old = 0
+        self.unreachable = 0
+        # Smoothed mean and deviation of the seconds of a load, as TCP computes its timeout (RFC 6298). None: no load
+        # has ended yet.
+        self._fill_time: tuple[float, float] | None = None
 
-    def add(self, seconds: float) -> None:
-        """Take the time of one load into account."""
-        if not self._is_known:
-            self._mean, self._deviation, self._is_known = seconds, seconds / 2, True
-            return
-        self._deviation += (abs(seconds - self._mean) - self._deviation) / 4
-        self._mean += (seconds - self._mean) / 8
+    @property
+    def misses(self) -> int:
+        with self._lock:
+            return self.adds + self.compare_and_sets + self.no_ops
 
-    def longest(self, bound: float) -> float:
-        """Return how many seconds nearly every load takes at most; ``bound`` if that is less, or none is known."""
-        return min(bound, self._mean + 4 * self._deviation) if self._is_known else bound
+    def count(self, reads: Reads) -> None:
+        outcomes = Counter(cached.outcome for cached in reads.found.values())
+        with self._lock:
+            self.hits += outcomes[Outcome.HIT]
+            self.adds += reads.adds
+            self.compare_and_sets += outcomes[Outcome.FILLED] - reads.adds
+            self.no_ops += outcomes[Outcome.DROPPED] + outcomes[Outcome.MISS]
+            self.too_old += reads.too_old
+
+    def count_unreachable(self) -> None:
+        with self._lock:
+            self.unreachable += 1
+
+    def count_fill_time(self, seconds: float) -> None:
+        with self._lock:
+            if self._fill_time is None:
+                self._fill_time = seconds, seconds / 2
+                return
+            mean, deviation = self._fill_time
+            self._fill_time = mean + (seconds - mean) / 8, deviation + (abs(seconds - mean) - deviation) / 4
+
+    def usual_fill_time(self, bound: float) -> float:
+        """Return the seconds within which nearly every load ends, at most ``bound``; also ``bound`` if unknown."""
+        with self._lock:
+            if self._fill_time is None:
+                return bound
+            mean, deviation = self._fill_time
+        return min(bound, mean + 4 * deviation)

@@ -1,7 +1,7 @@
-"""The servers behind the URL of a Redis: one server, or the one that Sentinel names, or a cluster.
+"""The servers behind a Redis URL: one server, the one that Sentinel names, or a cluster.
 
-They run scripts, and send each call once: a lease that is written twice could come back after an invalidation, and let
-a value from before it through (I6). What is sent again is only what a server has said that it did not execute.
+Scripts run on them, and each call is sent once: a lease that is written twice could come back after an invalidation,
+and let an older value through (I6). A call is repeated only if a server has said that it did not execute it.
 """
 
 import threading
@@ -21,15 +21,15 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptErr
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from relay.process.server_memory import ServerMemory
+from relay.process.store_memory import ServerMemory
 
 Address = tuple[str, int]
 Command = tuple[Any, ...]
 
 _CALLS_PER_PIPELINE = 32
 _KEYS_PER_SCAN = 1000
-_REDIRECTIONS = 8  # of a call in a cluster
-_PAUSE = 0.02  # seconds before the second of them; longer before each further one
+_REDIRECTIONS = 8  # attempts of a call in a cluster
+_PAUSE = 0.02  # seconds before the second attempt, and longer before each further one
 
 
 class Script:
@@ -41,8 +41,6 @@ class Script:
 
 
 class ScriptCall(NamedTuple):
-    """One call of a script."""
-
     keys: Sequence[str]
     arguments: Sequence[bytes] = ()
 
@@ -59,32 +57,31 @@ class Servers(ABC):
 
     @abstractmethod
     def _primary_clients(self) -> Iterable[Any]:
-        """Return a client of each primary, in an order that stays."""
+        """Return a client for each primary, in a fixed order."""
 
     @abstractmethod
     def _clients(self) -> Iterable[Any]:
-        """Return all clients that there are by now."""
+        """Return all clients opened so far."""
 
     def run_on_each(self, script: Script) -> list[Any]:
         """Call a script without keys on each primary."""
         return [_raised(run_on(client, script, [ScriptCall(())])[0]) for client in self._primary_clients()]
 
     def memory(self) -> Iterator[ServerMemory]:
-        """Yield the memory of each primary."""
         for client in self._primary_clients():
             found, settings = client.info("memory"), client.connection_pool.connection_kwargs
             name = f"{settings['host']}:{settings['port']}" if "port" in settings else "the primary"
-            # What speaks the protocol need not say all of it.
+            # Servers that speak the protocol need not report all of this.
             limit, policy = found.get("maxmemory", 0), found.get("maxmemory_policy", "unknown policy")
             yield ServerMemory(name, found.get("used_memory", 0), limit, policy)
 
     def scan(self, pattern: str) -> Iterator[bytes]:
-        """Yield the keys of entries, which are hashes, that match; some perhaps twice."""
+        """Yield the keys of matching entries, which are hashes; some perhaps twice."""
         for client in self._primary_clients():
             yield from client.scan_iter(match=pattern, count=_KEYS_PER_SCAN, _type="hash")
 
     def reconnect(self) -> None:
-        """Make new connections from now on, to the servers that are primaries then."""
+        """Use new connections from now on, to the servers that are then primaries."""
         for client in self._clients():
             client.connection_pool.disconnect(inuse_connections=False)
 
@@ -122,7 +119,7 @@ def _addresses(hosts: str, default_port: int) -> list[Address]:
 def _primary_of(service: str, sentinels: Sequence[Address], settings: dict[str, Any]) -> Any:
     """Return a client that asks Sentinel for the primary of a service whenever it connects."""
     login = {name: settings.pop(f"sentinel_{name}", None) for name in ("username", "password")}
-    # Else each new connection would first try the servers in turn for a long time.
+    # Otherwise each new connection would first try the servers in turn for a long time.
     own = {name: value for name, value in settings.items() if name not in ("db", "username", "password")}
     manager: Any = Sentinel(sentinels, sentinel_kwargs=own | login, **settings)  # type: ignore[no-untyped-call]
     return manager.master_for(service)
@@ -141,7 +138,7 @@ class Single(Servers):
         return list(map(_raised, run_on(self._client, script, calls)))
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Send plain commands at once, and return the answers. An error names the first argument of its command."""
+        """Send plain commands at once, and return the answers. An error includes the first argument of its command."""
         *answers, probed = _send(self._client, [*commands, _probe(commands[0][1])])
         _require_writes(probed)  # I6
         for command, answer in zip(commands, answers, strict=True):
@@ -156,7 +153,7 @@ class Single(Servers):
 
 
 class RedisCluster(Servers):
-    """The primaries of a Redis Cluster, each of which has some of the 16,384 slots that keys fall into.
+    """The primaries of a Redis Cluster, each of which has some of the 16,384 slots for keys.
 
     ``seeds``: addresses of some of its servers. A demoted server, and one that has handed a slot over, does not execute
     a call but says where to send it.
@@ -212,7 +209,7 @@ class RedisCluster(Servers):
         return found
 
     def _run_elsewhere(self, error: AskError, script: Script, call: ScriptCall) -> Any:
-        """Call a script on the server that is taking over the call's slot and has its key already."""
+        """Call a script on the server that takes over the call's slot and already has its key."""
         client = self._client((error.host, error.port))
         client.script_load(script.text)
         asked = ("ASKING",), _command(script, call), ("ASKING",), _probe(call.keys[0])
@@ -232,7 +229,7 @@ class RedisCluster(Servers):
             self._primaries = []
 
     def _slots(self) -> list[Address]:
-        """Return the primary of each slot, as the first server that answers says."""
+        """Return the primary of each slot, according to the first server that answers."""
         with self._lock:
             if self._primaries:
                 return self._primaries
@@ -263,7 +260,7 @@ def _slots_of(answer: Any, asked: Address) -> list[Address]:
 
 
 def run_on(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
-    """Call a script on one server, in pipelines, and load it if the server lacks it. Return answers and errors."""
+    """Call a script on one server, in pipelines; load the script if the server lacks it. Return answers and errors."""
     answers: list[Any] = [None] * len(calls)
     pending: Sequence[int] = range(len(calls))
     while pending:
@@ -274,7 +271,7 @@ def run_on(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any
             found = _send(client, [*(_command(script, calls[n]) for n in part), *map(_probe, probed)])
             if probed:
                 refusal = found.pop()
-                if isinstance(refusal, AskError):  # that slot is elsewhere, so it says nothing about this server
+                if isinstance(refusal, AskError):  # that slot is elsewhere, so the error is not about this server
                     here = [n for n, answer in zip(part, found, strict=True) if not isinstance(answer, AskError)]
                     refusal = _send(client, [_probe(calls[here[0]].keys[0])])[0] if here else None
                 _require_writes(refusal)  # I6
@@ -290,7 +287,7 @@ def run_on(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any
 
 
 def _probe(key: str) -> Command:
-    """Return a write that changes nothing, since entries have no such field: what a server that is cut off refuses.
+    """Return a write that changes nothing, because entries have no such field. An isolated server refuses it.
 
     A script would not tell: Redis 6 lets it write, and Redis 7 lets it read.
     """
@@ -298,10 +295,10 @@ def _probe(key: str) -> Command:
 
 
 def _require_writes(probed: Any) -> None:
-    """Raise the answer to a probe if the server may have too few replicas: another one may have taken its place.
+    """Raise the answer to a probe if the server may have too few replicas, so that another may have replaced it.
 
-    A server that gives another reason may not have looked at its replicas. But the calls themselves say that it is not
-    a primary or lacks the slot, and it checks last whether a key is a hash.
+    A server that gives a different reason may not have checked its replicas. But the calls themselves reveal that it is
+    not a primary or lacks the slot, and it checks last whether a key is a hash.
     """
     if not isinstance(probed, Exception) or isinstance(probed, (AskError, ReadOnlyError)):
         return
@@ -317,7 +314,7 @@ def _raised(answer: Any) -> Any:
 
 
 def _send(client: Any, commands: Sequence[Command]) -> list[Any]:
-    """Send commands at once, without what redis-py's own pipelines cost. Return answers and errors."""
+    """Send commands at once, without the overhead of redis-py's pipelines. Return answers and errors."""
     pool = client.connection_pool
     connection = pool.get_connection()
     try:
@@ -331,7 +328,7 @@ def _send(client: Any, commands: Sequence[Command]) -> list[Any]:
 
 
 def _packed(commands: Sequence[Command]) -> bytes:
-    """Return commands as Redis reads them (RESP): redis-py takes several times longer for this."""
+    """Return commands in Redis' protocol (RESP): redis-py takes several times longer for this."""
     parts = []
     for command in commands:
         parts.append(b"*%d\r\n" % len(command))

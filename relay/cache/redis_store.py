@@ -1,7 +1,7 @@
-"""Redis as a store: reads and compare-and-sets by scripts, and generations bound to the runs of the servers.
+"""Redis as a store: reads and compare-and-sets by scripts, and generations valid only for certain server runs.
 
 An entry is a hash with the fields ``e`` (the entry's JSON) and ``v`` (the value). The key of a generation has its id
-and the runs of the primaries that it is valid on. It needs version 6 or newer.
+and the runs of the primaries on which it is valid. Redis 6 or newer is required.
 """
 
 import re
@@ -11,27 +11,16 @@ from contextlib import contextmanager
 from itertools import groupby
 from struct import pack
 
-from redis.exceptions import (
-    AskError,
-    ClusterCrossSlotError,
-    ClusterDownError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis import exceptions
 
 from relay.cache.redis_servers import Script, ScriptCall, Single, open_servers
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, RemoteStore, StoredEntry, random_keys
 from relay.errors import RelayError, StoreFull, Unavailable
-from relay.process.server_memory import ServerMemory
+from relay.process.store_memory import ServerMemory
 
 _NOT_PRIMARY = "READONLY this server is not a primary"
 _CUT_OFF = "NOREPLICAS Not enough good replicas: this server may have been cut off and replaced"
-# I6: a connection may lead to another server than it did, behind a proxy, or to one that was demoted. So each call asks
+# I6: a connection may lead to a different server than before, behind a proxy, or to a demoted one. So each call asks
 # for the role and the run: the replication id is new in each start of a primary, and when a replica becomes one.
 _ROLE = f"""
 local info = redis.call('INFO', 'replication')
@@ -156,9 +145,16 @@ return {
 _RUN = re.compile(rb"master_replid:([0-9a-f]+)")
 _VALUE_BYTES_PER_CALL = 1 << 20
 _RUN_LENGTH = 16  # characters of a replication id's 40: enough to tell the runs of one Redis apart
-_ATTEMPTS = 10  # to read a generation that others replace meanwhile
-# Errors of a server that may be well again later, or that another one has replaced. Older ones wrap scripts' errors.
-_TEMPORARY = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnlyError, ClusterDownError, TryAgainError)
+_ATTEMPTS = 10  # attempts to read a generation that others replace
+# Errors of a server that may recover later, or that another one has replaced. Older servers wrap scripts' errors.
+_TEMPORARY = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.OutOfMemoryError,
+    exceptions.ReadOnlyError,
+    exceptions.ClusterDownError,
+    exceptions.TryAgainError,
+)
 _TEMPORARY_TEXT = re.compile("(?:^|: -)(?:BUSY|READONLY|MASTERDOWN|NOREPLICAS|MISCONF|OOM) ")
 
 
@@ -193,7 +189,7 @@ class RedisStore(RemoteStore):
                 # I6: it began on other runs, or there is none. If several processes replace it, one succeeds.
                 self._replace(generation_key, generation)
         raise RelayError(
-            f"the generation {generation_key} in Redis at {self.address} keeps changing: check who writes it"
+            f"the generation {generation_key} in Redis at {self.address} keeps changing: check what else writes to it"
         )
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
@@ -204,16 +200,18 @@ class RedisStore(RemoteStore):
             answers = self._servers.run(_COMPARE_AND_SET, calls)
             for call, (numbers, lengths, metas, full, others) in zip(calls, answers, strict=True):
                 for number in full.split():
-                    refused[call.keys[int(number) - 1]] = "is full: see its maxmemory and policy"
+                    refused[call.keys[int(number) - 1]] = "its memory is full: see its maxmemory and policy"
                 for number in others.split():
                     key = call.keys[int(number) - 1]
-                    refused[key] = f"has other keys: another program has written to its key {key}"
+                    refused[key] = (
+                        f"another program has written to the cache key {key}: give it another database or namespace"
+                    )
                 start = 0
                 for number, length in zip(numbers.split(), map(int, lengths.split()), strict=True):
                     conflicts[call.keys[int(number) - 1]] = metas[start : start + length] or None
                     start += length
         if refused:
-            raise StoreFull(f"Redis at {self.address} {next(iter(refused.values()))}", refused, conflicts)
+            raise StoreFull(f"Redis at {self.address}: {next(iter(refused.values()))}", refused, conflicts)
         return conflicts
 
     def renew(self, generation_key: str) -> str:
@@ -226,12 +224,11 @@ class RedisStore(RemoteStore):
             return random_keys((key.decode(errors="replace") for key in self._servers.scan(pattern)), count)
 
     def losses(self) -> str:
-        """Return what tells whether a server has evicted entries, was flushed, or restarted."""
+        """Return an answer that tells whether a server has evicted entries, was flushed, or restarted."""
         with self._errors():
             return " ".join(sorted(f"{run}:{losses}" for run, losses in self._states()))
 
     def memory(self) -> list[ServerMemory]:
-        """Return the memory of each primary."""
         with self._errors():
             return list(self._servers.memory())
 
@@ -239,8 +236,8 @@ class RedisStore(RemoteStore):
         if len(keys) == 1 and isinstance(self._servers, Single):
             try:
                 return self._read_one(self._servers, keys[0], generation_key)
-            except ResponseError as error:
-                if not str(error).startswith("WRONGTYPE "):  # of another program's key, which the script passes over
+            except exceptions.ResponseError as error:
+                if not str(error).startswith("WRONGTYPE "):  # another program's key, which the script skips
                     raise
         count = self._servers.keys_per_call
         parts = [keys[start : start + count] for start in range(0, len(keys), count)]
@@ -264,9 +261,9 @@ class RedisStore(RemoteStore):
         asked = ("HMGET", key, "e", "v"), ("GET", generation_key), ("INFO", "replication")
         (meta, value), generation, info = server.ask(asked)
         if b"role:master" not in info:  # I6
-            raise ReadOnlyError(_NOT_PRIMARY)
+            raise exceptions.ReadOnlyError(_NOT_PRIMARY)
         if b"min_slaves_good_slaves:0" in info:  # I6
-            raise ResponseError(_CUT_OFF)
+            raise exceptions.ResponseError(_CUT_OFF)
         run = _RUN.search(info)
         entry = None if meta is None else StoredEntry(meta, value)
         return [entry], (generation or b"").decode(), {self._run(run[1] if run else b"")}
@@ -278,14 +275,14 @@ class RedisStore(RemoteStore):
         return str(self._servers.run(_REPLACE, [ScriptCall([generation_key], arguments)])[0].decode())
 
     def _states(self) -> list[tuple[str, str]]:
-        """Return the run of each primary, and what tells its losses."""
+        """Return the run of each primary, with its answer about losses."""
         return [(self._run(run), losses.decode()) for run, losses in self._servers.run_on_each(_STATE)]
 
     def _run(self, found: bytes) -> str:
         if not found:
             raise RelayError(
-                f"Redis at {self.address} does not say `master_replid` in INFO replication: a failover or a restart "
-                "could not be noticed, so it cannot be used"
+                f"Redis at {self.address} lacks `master_replid` in INFO replication, so failovers and restarts would "
+                "go unnoticed: it cannot be used"
             )
         return found[:_RUN_LENGTH].decode()
 
@@ -293,12 +290,12 @@ class RedisStore(RemoteStore):
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except RedisError as error:
+        except exceptions.RedisError as error:
             if isinstance(error, _TEMPORARY) or _TEMPORARY_TEXT.search(str(error)):
                 self._servers.reconnect()
                 raise Unavailable(f"Redis at {self.address} is not available: {error}") from error
-            if isinstance(error, (AskError, ClusterCrossSlotError)):
-                hint = "write redis+cluster:// in its URL, or rediss+cluster://"
+            if isinstance(error, (exceptions.AskError, exceptions.ClusterCrossSlotError)):
+                hint = "use redis+cluster:// or rediss+cluster:// in its URL"
                 raise RelayError(f"Redis at {self.address} is a cluster ({error}): {hint}") from error
             raise RelayError(f"Redis at {self.address} refused a command: {error}") from error
 

@@ -1,11 +1,12 @@
 """The interface of a store: five calls, which Redis, memcached and a dictionary implement.
 
-A store handles bytes; it knows no tokens and no rules. Run ``tests/cache/test_interleavings.py`` against a new one.
+A store handles bytes; it knows neither tokens nor rules. Run ``tests/cache/test_interleavings.py`` against a new one.
 """
 
 import random
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from heapq import nsmallest
 from typing import NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ READ = b"?"
 
 
 class StoredEntry(NamedTuple):
-    """An entry in a store: the entry's JSON, and the value's bytes, or None if it has no value."""
+    """An entry in a store: its JSON, and the bytes of its value, or None without a value."""
 
     meta: bytes
     value: bytes | None
@@ -43,9 +44,9 @@ class ConditionalWrite(NamedTuple):
 class Store(Protocol):
     """A key-value store with an atomic compare-and-set per key.
 
-    It may lose any entry at any time, but must never restore one that was replaced or lost: a store that can (from a
-    snapshot, in a failover) has to replace every generation when it does (I6). Calls raise ``relay.errors.Unavailable``
-    if the store cannot be reached; a write may have been made then, and repeating it does no harm.
+    It may lose any entry at any time, but must never restore one that was replaced or lost: a store that may (from a
+    snapshot, in a failover) then has to replace every generation (I6). Calls raise ``relay.errors.Unavailable`` if the
+    store cannot be reached; a write may have been made then, and repeating it does no harm.
     """
 
     def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
@@ -54,8 +55,8 @@ class Store(Protocol):
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         """Make each write whose key has the expected meta. The keys are distinct.
 
-        Return the conflicts: the other keys, each with its current meta (None for no entry). Raises ``StoreFull`` once
-        all others are made, if there is no room for some. A write without a meta needs none.
+        Return the conflicts: the other keys, each with its current meta (None for no entry). If there is no room for
+        some writes, raises ``StoreFull`` after making the others. A write without a meta needs no room.
         """
 
     def generation(self, generation_key: str) -> str:
@@ -63,20 +64,20 @@ class Store(Protocol):
         return self.read([], generation_key)[1]
 
     def renew(self, generation_key: str) -> str:
-        """Begin a new generation and return it. No value of an earlier one is served from then on.
+        """Begin a new generation and return it. No value of an earlier generation is served from then on.
 
-        If there is no room for the new one, it is not replaced and ``Unavailable`` is raised, here and in reads.
+        If there is no room for the new one, the old one is removed and ``Unavailable`` is raised, here and in reads.
         """
 
     def losses(self) -> str:
-        """Return what tells with ``has_lost`` whether entries were lost before their time to live ended.
+        """Return an answer with which ``has_lost`` tells whether entries were lost before their time to live ended.
 
-        Together with the generation: what also loses the generation need not show in it.
+        It complements the generation: losses that include the generation need not show in it.
         """
 
 
 class RemoteStore(Store):
-    """A store of servers, which is closed at the end of a ``with``. ``address``: its URL without what may be secret."""
+    """A store on servers, which is closed at the end of a ``with``. ``address``: its URL without secrets."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -94,25 +95,25 @@ class RemoteStore(Store):
 
 
 class SampledStore(Store, Protocol):
-    """A store that can show some of its keys, as ``relay verify`` needs."""
+    """A store that can list some of its keys, as ``relay verify`` needs."""
 
     def sample(self, prefix: str, count: int) -> list[str]:
-        """Return up to ``count`` distinct keys of entries that begin with ``prefix``, picked at random; else all.
+        """Return up to ``count`` distinct random keys of entries that begin with ``prefix``; all if there are fewer.
 
-        It may miss keys that come and go meanwhile, and take time in proportion to all keys of the server.
+        It may miss keys that come and go in the meantime, and take time in proportion to all keys of the server.
         """
 
 
 def has_lost(before: str, after: str) -> bool:
     """Whether entries may have been lost between two answers of ``Store.losses``.
 
-    They have a word for each server, in the same order: what differs once it has lost entries, and after an ``@`` a
-    count that grows with all it does. A smaller one says that the server's statistics were reset.
+    An answer has a word per server, in a fixed order: a part that changes once entries are lost, and after an ``@`` a
+    count that grows with all activity. A smaller count means that the server's statistics were reset.
     """
     first, second = ([word.partition("@")[::2] for word in each.split()] for each in (before, after))
     if [what for what, _ in first] != [what for what, _ in second]:
         return True
-    # I6: the count of what was lost may be what it was before.
+    # I6: the count of losses may be the same as before.
     return any(int(later or 0) < int(earlier or 0) for (_, earlier), (_, later) in zip(first, second, strict=True))
 
 
@@ -132,11 +133,5 @@ def floors_key(namespace: str) -> str:
 
 
 def random_keys(keys: Iterable[str], count: int) -> list[str]:
-    """Pick up to ``count`` keys at random, in one pass and the memory of ``count``; one that repeats is picked once."""
-    picked: list[str] = []
-    for number, key in enumerate(keys):  # Vitter, "Random Sampling with a Reservoir", algorithm R
-        if number < count:
-            picked.append(key)
-        elif (place := random.randrange(number + 1)) < count:
-            picked[place] = key
-    return list(dict.fromkeys(picked))
+    """Pick up to ``count`` random keys, in one pass and the memory of ``count``; a repeated key is picked once."""
+    return list(dict.fromkeys(nsmallest(count, keys, key=lambda _: random.random())))

@@ -2,15 +2,14 @@
 
 ``relay.cache.entry`` holds the rules; this module calls the store, the loader and the clock, with a lease around every
 load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it. A coroutine
-gives the order. Threads make its calls here, and coroutines in ``relay.cache.async_cache``.
+fixes the order; threads and coroutines make its calls.
 """
 
+import asyncio
 import logging
 import secrets
-import threading
 import time
-from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, e
 from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
 from relay.cache.keys import row_keys
-from relay.cache.reads import Cached, Calls, FillTime, Lease, Outcome, Reads
+from relay.cache.reads import Cached, Calls, CountedReads, Lease, Outcome, Reads
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.errors import StoreFull, Unavailable
 from relay.process.seldom import Seldom
@@ -27,18 +26,18 @@ from relay.token import EventToken
 _log = logging.getLogger(__name__)
 
 Load = Callable[[str, Tokens | None], LoadedValue]
-"""Loads one key. The second argument is what to compare the read with (a ``Held``), or None."""
+"""Loads one key. The second argument is the tokens to compare the read with (a ``Held``), or None."""
 
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
-"""Loads the keys of the mapping, whose values are what to compare each read with. Returns all keys."""
+"""Loads the keys of the mapping, whose values are the tokens to compare each read with. Returns all keys."""
 
 T = TypeVar("T")
 
-_CLOCK_SLACK = 2  # lease times, since clocks and settings of other processes may differ by one
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.05  # seconds before a key that another reader fills is read again; doubles
+_CLOCK_SLACK = 2  # lease times: the clocks and settings of other processes may differ by one
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.05  # seconds until a key filled by another reader is read again; doubles
 
 
-class TokenCache:
+class TokenCache(CountedReads):
     """A cache that serves no value older than an applied invalidation (I6). Threads may share it.
 
     ``tombstone_ttl``: seconds, the same as the invalidator's. ``value_ttl``: seconds for which a value is served; None
@@ -46,9 +45,7 @@ class TokenCache:
     too, and only one of the two values is stored. ``lease_wait``: seconds to wait for a value that another reader is
     loading; None means about as long as loads take, and ``lease_ttl`` at most.
 
-    ``hits`` and ``misses`` count keys. ``misses`` are ``adds`` (stored where there was no entry), ``compare_and_sets``
-    (stored in place of one) and ``no_ops`` (loaded and not stored), ``too_old`` of them because the read was not known
-    to be fresh enough. ``unreachable`` counts failed calls to the store; values are then loaded and not stored.
+    While the store cannot be reached, values are loaded and not stored.
     """
 
     def __init__(
@@ -62,44 +59,34 @@ class TokenCache:
         lease_wait: float | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
-        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         if lease_ttl > tombstone_ttl:
             raise ValueError(
-                f"lease_ttl, {lease_ttl:g} s, must be at most tombstone_ttl, {tombstone_ttl:g} s: what a load has to "
-                "reflect is remembered for no longer, and what it returns after that is not stored"
+                f"lease_ttl, {lease_ttl:g} s, must be at most tombstone_ttl, {tombstone_ttl:g} s: after that, "
+                "the cache no longer knows what a load has to reflect, so it does not store the result"
             )
+        super().__init__()
         self.store = store
         self.namespace = namespace
         self.tombstone_ttl = tombstone_ttl
         self.value_ttl = value_ttl
         self.lease_ttl = lease_ttl
         self.lease_wait = lease_wait
-        self._invalidator = Invalidator(store, namespace, tombstone_ttl=tombstone_ttl)
+        self._invalidator = Invalidator(store, namespace, tombstone_ttl=tombstone_ttl, clock=clock)
         self._clock = clock
         self._sleep = sleep
-        self._nonce = nonce
         self._floors = FloorsReader(store, namespace, tombstone_ttl, clock)
         self._warning = Seldom()
-        self._lock = threading.Lock()  # guards everything below; never held during a call to the store or the loader
-        self._fill_time = FillTime()
-        self.hits = 0
-        self.misses = 0
-        self.adds = 0
-        self.compare_and_sets = 0
-        self.no_ops = 0
-        self.too_old = 0
-        self.unreachable = 0
 
     def get_or_load(self, key: str, load: Load, *, refused: bytes | None = None) -> Cached:
-        """Return the cached value, or load it, and store it if that is safe. Raises what ``load`` raises.
+        """Return the cached value, or load it, and store it if safe. Raises as ``load`` does.
 
-        ``refused``: a value that the caller cannot read, to be loaded again.
+        ``refused``: a cached value that the caller cannot decode: it is loaded again.
         """
         return self.get_many([key], lambda wanted: {key: load(key, wanted[key])}, refused=refused)[key]
 
     def get_many(self, keys: Iterable[str], load_many: LoadMany, *, refused: bytes | None = None) -> dict[str, Cached]:
-        """Return each key's value; keys without one are loaded together. Raises what the loader raises."""
+        """Return each key's value. Keys without one are loaded together. Raises as the loader does."""
         reading = self.read(keys, _CallsInThread(load_many, self._sleep), refused)
         try:
             reading.send(None)
@@ -109,11 +96,11 @@ class TokenCache:
         raise RuntimeError("a read waits for something that no thread can wait for")
 
     def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
-        """Serve no value of these keys that was read before, also none that is being loaded now.
+        """Serve no value of these keys that was read before, nor one that is being loaded now.
 
-        For an application that has just committed a change, which the relay's own invalidation follows. ``token``: the
-        token of the change, if it is known: no read of a copy that lags behind it is stored. Return False if the store
-        cannot be reached.
+        For an application that has just committed a change; the relay's own invalidation follows. ``token``: the token
+        of the change, if known: no read from a copy that lags behind it is stored. Return False if the store cannot be
+        reached.
         """
         try:
             if token is not None:
@@ -126,14 +113,11 @@ class TokenCache:
         return True
 
     def invalidate_rows(self, templates: Iterable[str], *rows: Mapping[str, Any]) -> bool:
-        """Do as ``invalidate`` with the keys of rows, such as the old and the new one of an item that was written.
-
-        ``templates``: as in ``cache.keys``. ``rows``: as for ``key_text``.
-        """
+        """``invalidate`` the keys of rows, such as an item's former and new one, by templates as in ``cache.keys``."""
         return self.invalidate(*row_keys(templates, rows))
 
     def _drop(self, keys: list[str]) -> None:
-        """Take values and leases out of entries, and keep their tokens. Raises ``Unavailable``."""
+        """Remove values and leases from entries, but keep their tokens. Raises ``Unavailable``."""
         while keys:
             found, generation = self.store.read([*map(self._name, keys)], generation_key(self.namespace))
             if self._floors.must_be_read(found):
@@ -143,7 +127,7 @@ class TokenCache:
                 entry = decode(stored.meta) if stored else None
                 if stored and entry and entry.state is not State.TOMBSTONE:
                     drops.append(self._emptied(key, entry, stored.meta))
-            # A fill may have come between, of a value that was read before.
+            # Another reader may have stored a value in between that was read before.
             try:
                 conflicts = self.store.compare_and_set(drops) if drops else {}
             except StoreFull as full:
@@ -151,7 +135,7 @@ class TokenCache:
             keys = [key for key in keys if self._name(key) in conflicts]
 
     async def read(self, keys: Iterable[str], calls: Calls, refused: bytes | None = None) -> dict[str, Cached]:
-        """Do as ``get_many``, by ``calls``."""
+        """Do the work of ``get_many`` with ``calls``."""
         pending = list(dict.fromkeys(keys))
         reads = Reads(calls, refused)
         waited, pause = 0.0, _FIRST_PAUSE
@@ -163,18 +147,15 @@ class TokenCache:
             await calls.pause(pause)
             waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)
         await self._load_only(pending, reads)
-        self._count(reads)
+        self.count(reads)
         return reads.found
 
     def _longest_wait(self) -> float:
         """Return how many seconds to wait for values that other readers load."""
-        if self.lease_wait is not None:
-            return self.lease_wait
-        with self._lock:
-            return self._fill_time.longest(self.lease_ttl)
+        return self.lease_wait if self.lease_wait is not None else self.usual_fill_time(self.lease_ttl)
 
     async def _serve(self, keys: list[str], reads: Reads) -> list[str]:
-        """Read the keys, fill the ones that lack a value, and return the ones that another reader is filling."""
+        """Read the keys, fill those without a value, and return those that another reader is filling."""
         # The generation comes with the entries, before anything is loaded: a value loaded across a bump has the old
         # generation and is never served (I6).
         try:
@@ -196,7 +177,7 @@ class TokenCache:
                 busy.append(key)
             else:
                 lease = leased(entry, generation, now + self.lease_ttl)
-                meta = encode(lease, self._nonce())
+                meta = encode(lease, _nonce())
                 leases[key] = Lease(lease, meta, stored is None)
                 expected = stored.meta if stored else None
                 writes.append(ConditionalWrite(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
@@ -204,7 +185,7 @@ class TokenCache:
             return busy
         conflicts, unmade, _ = await self._write(writes, reads)
         busy += [key for key in leases if self._name(key) in conflicts]
-        # First, so that no failed load leaves these leases behind.
+        # First, so that a failed load leaves none of these leases behind.
         await self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts | unmade}, reads)
         await self._load_only([key for key in leases if self._name(key) in unmade], reads)
         return busy
@@ -212,7 +193,7 @@ class TokenCache:
     def _served(
         self, keys: list[str], found: list[StoredEntry | None], generation: str, reads: Reads
     ) -> dict[str, tuple[StoredEntry | None, Entry | None]]:
-        """Note the values that may be served, and return the other keys with what the store has for them."""
+        """Record the values that may be served; return the other keys with the store's entries for them."""
         now = self._clock()
         missing: dict[str, tuple[StoredEntry | None, Entry | None]] = {}
         for key, stored in zip(keys, found, strict=True):
@@ -229,7 +210,7 @@ class TokenCache:
             reads.found.update((key, Cached(loaded[key].value, Outcome.MISS)) for key in keys)
 
     async def _fill(self, leases: dict[str, Lease], reads: Reads) -> None:
-        """Load the leased keys, and store each value whose lease has not been replaced."""
+        """Load the leased keys, and store each value whose lease was not replaced."""
         if not leases:
             return
         began = self._clock()
@@ -240,12 +221,11 @@ class TokenCache:
             of = {key: lease.entry.tokens for key, lease in leases.items()}
             loaded = await reads.calls.load({key: Held(of[key], floors) if of[key] or floors else None for key in of})
             values = {key: loaded[key] for key in leases}
-        except (Exception, CancelledError):
+        except (Exception, asyncio.CancelledError):
             await self._write([self._emptied(key, lease.entry, lease.meta) for key, lease in leases.items()], reads)
             raise
         now = self._clock()
-        with self._lock:
-            self._fill_time.add(min(max(0.0, now - began), self.lease_ttl))  # the clock may have been set
+        self.count_fill_time(min(max(0.0, now - began), self.lease_ttl))  # the clock may have been set
         until = now + self.value_ttl if self.value_ttl is not None else 0.0
         fills: dict[str, ConditionalWrite] = {}
         releases = []
@@ -255,11 +235,11 @@ class TokenCache:
                 reads.too_old += values[key].canonical
                 releases.append(self._emptied(key, lease.entry, lease.meta))
             else:
-                meta = encode(entry, self._nonce())
+                meta = encode(entry, _nonce())
                 ttl = self._value_ttl(entry)
                 fills[key] = ConditionalWrite(self._name(key), lease.meta, meta, values[key].value, ttl)
         conflicts, unmade, refused = await self._write([*fills.values(), *releases], reads)
-        # No reader waits for a value that the store does not take.
+        # No reader should wait for a value that the store refuses.
         left = [key for key in fills if self._name(key) in refused]
         await self._write([self._emptied(key, leases[key].entry, leases[key].meta) for key in left], reads)
         for key, lease in leases.items():
@@ -268,10 +248,7 @@ class TokenCache:
             reads.found[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
 
     async def _write(self, writes: list[ConditionalWrite], reads: Reads) -> tuple[set[str], set[str], set[str]]:
-        """Write; return the names of the conflicts, of what was not written for another reason, and of what is refused.
-
-        A store that is full or cannot be reached must not fail the application.
-        """
+        """Write, and let no error fail the application; return the keys in conflict, those unmade, those refused."""
         if not writes:
             return set(), set(), set()
         try:
@@ -287,7 +264,7 @@ class TokenCache:
         """Return the write that leaves only the tokens of a lease or a value, if it has any."""
         rest = emptied(entry)
         ttl = self._floors.longest if entry.state is State.VALUE else KEEP
-        return ConditionalWrite(self._name(key), meta, None if rest is None else encode(rest, self._nonce()), None, ttl)
+        return ConditionalWrite(self._name(key), meta, None if rest is None else encode(rest, _nonce()), None, ttl)
 
     def _lease_ttl(self, entry: Entry | None, lease: Entry) -> float:
         # A lease over a tombstone replaces it and has to last as long: if shorter, a late read could be stored; if
@@ -299,7 +276,7 @@ class TokenCache:
     def _value_ttl(self, entry: Entry) -> float:
         if self.value_ttl is None:
             return FOREVER
-        # Until its end a value discards invalidations that it reflects. After that it stands for their tombstones.
+        # Until its end, a value discards invalidations that it reflects. After that it replaces their tombstones.
         return self.value_ttl + self._floors.longest if entry.tokens or entry.kept else self.value_ttl
 
     async def _read_floors(self, generation: str, reads: Reads) -> Tokens:
@@ -313,25 +290,14 @@ class TokenCache:
         return entry_key(self.namespace, key)
 
     def _note_unreachable(self, error: Unavailable) -> None:
-        with self._lock:
-            self.unreachable += 1
+        self.count_unreachable()
         if self._warning.is_due():
-            what = "does not store all that it loads" if isinstance(error, StoreFull) else "is bypassed"
+            what = "does not store everything that it loads" if isinstance(error, StoreFull) else "is bypassed"
             _log.warning("cache namespace %s %s, values come from the source: %s", self.namespace, what, error)
 
-    def _count(self, reads: Reads) -> None:
-        hits = fills = 0
-        for cached in reads.found.values():
-            hits += cached.outcome is Outcome.HIT
-            fills += cached.outcome is Outcome.FILLED
-        misses = len(reads.found) - hits
-        with self._lock:
-            self.hits += hits
-            self.misses += misses
-            self.adds += reads.adds
-            self.compare_and_sets += fills - reads.adds
-            self.no_ops += misses - fills
-            self.too_old += reads.too_old
+
+def _nonce() -> str:
+    return secrets.token_hex(8)
 
 
 class _CallsInThread(Calls):
@@ -349,3 +315,48 @@ class _CallsInThread(Calls):
 
     async def pause(self, seconds: float) -> None:
         self._sleep(seconds)
+
+
+AsyncLoad = Callable[[str, Tokens | None], Awaitable[LoadedValue]]
+"""``Load``, as a coroutine function."""
+
+AsyncLoadMany = Callable[[Mapping[str, Tokens | None]], Awaitable[Mapping[str, LoadedValue]]]
+"""``LoadMany``, as a coroutine function."""
+
+
+class AsyncTokenCache:
+    """``TokenCache`` for coroutines: ``cache`` has the settings and the counters, and may be used by threads, too.
+
+    Loaders are awaited, and so are waits for other readers. The store is called in threads of ``asyncio``.
+    """
+
+    def __init__(self, cache: TokenCache) -> None:
+        self.cache = cache
+
+    async def get_or_load(self, key: str, load: AsyncLoad, *, refused: bytes | None = None) -> Cached:
+        async def load_many(wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
+            return {key: await load(key, wanted[key])}
+
+        return (await self.get_many([key], load_many, refused=refused))[key]
+
+    async def get_many(
+        self, keys: Iterable[str], load_many: AsyncLoadMany, *, refused: bytes | None = None
+    ) -> dict[str, Cached]:
+        return await self.cache.read(keys, _AwaitedCalls(load_many), refused)
+
+    async def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
+        return await asyncio.to_thread(self.cache.invalidate, *keys, token=token)
+
+
+class _AwaitedCalls(Calls):
+    def __init__(self, load_many: AsyncLoadMany) -> None:
+        self._load_many = load_many
+
+    async def store(self, call: Callable[[], T]) -> T:
+        return await asyncio.to_thread(call)
+
+    async def load(self, wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
+        return await self._load_many(wanted)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)

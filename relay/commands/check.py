@@ -20,14 +20,14 @@ def check(
         Path | None, typer.Argument(metavar="CONFIG", help="The YAML file to check.", readable=False)
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Connect to nothing: check the file, and what is on this machine.")
+        bool, typer.Option("--offline", help="Connect to nothing: check only the file and this machine.")
     ] = False,
     echo: Annotated[
         bool,
         typer.Option(
             "--echo",
-            help="Print the config instead, as a file that says the same: defaults filled in, secrets hidden or as "
-            "their ${NAME}. Connects to nothing.",
+            help="Print an equivalent config file instead: with all defaults, and with secrets hidden or as "
+            "${NAME}. Connects to nothing.",
         ),
     ] = False,
     schema: Annotated[
@@ -38,7 +38,7 @@ def check(
 ) -> None:
     """Check a config, then connect to everything in it and report what is missing.
 
-    Creates and changes nothing. Exit code 2: the file is wrong; 3: something that it needs is missing or unreachable.
+    Creates and changes nothing. Exit code 2: the file is wrong; 3: something it needs is missing or unreachable.
     """
     if schema:
         from relay.config.json_schema import json_schema
@@ -46,7 +46,7 @@ def check(
         typer.echo(json.dumps(json_schema(), indent=2))
         return
     if config is None:
-        raise typer.BadParameter("give the CONFIG to check.", param_hint="CONFIG")
+        raise typer.BadParameter("name the CONFIG to check.", param_hint="CONFIG")
     loaded, document = read_config(config, settings)
     if echo:
         from relay.config import echo as echoes
@@ -68,7 +68,7 @@ def _report(found: Iterable[Finding], *, as_json: bool) -> None:
             _print_finding(finding)
     if as_json:
         typer.echo(json.dumps([finding.to_json() for finding in findings], ensure_ascii=False))
-    # A setting that cannot be right outweighs a service that is only down.
+    # A setting that can never work outweighs a service that is only down.
     codes = {finding.exit_code for finding in findings} - {0}
     if codes:
         raise typer.Exit(min(codes))

@@ -11,7 +11,7 @@ from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_c
 from relay.errors import ConfigError
 
 app = Commands(
-    help="Inspect, redrive and dismiss changes that could not be published in full or not be decoded.",
+    help="Inspect, redrive and dismiss changes that could not be published in full or could not be decoded.",
     no_args_is_help=True,
 )
 
@@ -51,7 +51,7 @@ def show(
 @app.command()
 def redrive(
     config: ConfigArgument,
-    names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids from `list`.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids, as `list` shows them.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Redrive all that were neither redriven nor dismissed.")] = False,
     since: Annotated[
         str | None,
@@ -59,7 +59,7 @@ def redrive(
     ] = None,
     reason: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="With --all: those with this text in their reason, such as 'too large'."),
+        typer.Option(metavar="TEXT", help="With --all: those whose reason has this text, such as 'too large'."),
     ] = None,
     at_most: Annotated[
         int | None, typer.Option("--max", min=1, metavar="N", help="With --all: the oldest N of them.")
@@ -77,7 +77,7 @@ def redrive(
     if bool(names) == every:
         raise ConfigError("give the ids of the dead letters to redrive, or --all")
     if not every and (since, reason, at_most) != (None, None, None):
-        raise ConfigError("--since, --reason and --max choose among --all: omit the ids")
+        raise ConfigError("--since, --reason and --max only narrow down --all: omit the ids")
     loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetter, DeadLetters
 
@@ -105,7 +105,7 @@ def dismiss(
     as_json: JsonOption = False,
     settings: SetOption = None,
 ) -> None:
-    """Note that you have seen dead letters that nobody will redrive.
+    """Mark dead letters that nobody will redrive as seen.
 
     They stay in the topic and in `list`. `status` no longer counts them, and `redrive --all` leaves them out.
     """
@@ -121,8 +121,8 @@ def dismiss(
 
 
 def _time(since: str) -> float:
-    """Return the seconds since the epoch of ``--since``. Raises ``ConfigError``."""
-    from relay.config.fields import start_time
+    """Return ``--since`` in seconds since the epoch. Raises ``ConfigError``."""
+    from relay.config.value_types import start_time
 
     try:
         found = start_time(since, time.time())

@@ -17,23 +17,24 @@ def doctor(
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="The bundle: a new .tar.gz, or a new folder. Default: relay-doctor-NAME-TIME.tar.gz here.",
+            help="Where to write the bundle: a new .tar.gz or a new folder. Default: relay-doctor-NAME-TIME.tar.gz "
+            "here.",
         ),
     ] = None,
     log: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A log of the relay, whose last megabyte is added; in bash also <(journalctl -u relay@shop).",
+            help="A log of the relay; its last megabyte is added. In bash also <(journalctl -u relay@shop).",
             readable=False,
         ),
     ] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make one bundle for a bug report: versions, the config, what each service answers, the status, the metrics.
+    """Make one bundle for a bug report: versions, the config, checks of each service, the status and the metrics.
 
-    Secrets of the config and of the environment are not in it. Nothing is sent anywhere. Services may be down.
+    It contains no secrets of the config or the environment, and nothing is sent anywhere. Services may be down.
     """
     loaded, document = read_config(config, settings)
     from relay.operations import doctor as bundles
@@ -46,4 +47,4 @@ def doctor(
         typer.echo(json.dumps({"bundle": str(target), "files": list(parts)}))
         return
     typer.echo(f"{target}: {', '.join(parts)}")
-    typer.echo("Secrets are left out. Look into it before you share it: it has names of tables, hosts and shards.")
+    typer.echo("Secrets are left out. Read the bundle before you share it: it names tables, hosts and shards.")

@@ -8,13 +8,14 @@ import typer
 
 from relay.commands.logged import Commands
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
+from relay.errors import with_file
 
 app = Commands(help="List lost changes, and decide how to continue after them.", no_args_is_help=True)
 
 
 @app.command("list")
 def gaps_list(config: ConfigArgument, settings: SetOption = None, as_json: JsonOption = False) -> None:
-    """List all gaps: pending ones, where the relay has stopped, accepted and published ones."""
+    """List all gaps: pending ones, where the relay has stopped, and accepted and published ones."""
     loaded = load_config(config, settings, every_table=False)
     from relay.operations.gaps import list_gaps
 
@@ -30,7 +31,8 @@ def gaps_list(config: ConfigArgument, settings: SetOption = None, as_json: JsonO
         where = f"shard {gap.gap['shard']}" if gap.gap["shard"] else f"stream {gap.gap['stream']}"
         typer.echo(f"{gap.id}  {state}  {when}  source {gap.source}: {gap.gap['reason']} at {where}")
     if any(gap.state == "pending" for gap in found):
-        typer.echo(f"the relay waits: `relay gaps accept {config} ID skip|resnapshot` lets it continue after a gap")
+        command = with_file("relay gaps accept CONFIG ID skip|resnapshot")
+        typer.echo(f"the relay waits: `{command}` lets it continue after a gap")
 
 
 @app.command("accept")
@@ -39,7 +41,9 @@ def gaps_accept(
     gap_id: Annotated[str, typer.Argument(metavar="ID", help="An id from `relay gaps list`.")],
     decision: Annotated[
         Literal["skip", "resnapshot"],
-        typer.Argument(help="skip: publish the gap and continue. resnapshot: also read the table again."),
+        typer.Argument(
+            metavar="skip|resnapshot", help="skip: publish the gap and continue. resnapshot: also read the table again."
+        ),
     ],
     settings: SetOption = None,
     as_json: JsonOption = False,

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,8 @@ _OPTIONS = {
     },
     Database.VITESS: {"vtgate": "vtgate as HOST:PORT", "keyspace": "Keyspace", "user": None, "table": None},
 }  # fmt: skip
-"""The options of each kind of database: the ones that it needs, each with its question, and the others."""
+"""The options for each kind of database: the required ones, each with its question, and the others."""
+_OF_COMMAND = {"file", "kind", "look", "force"}
 _PLACES = {
     "cache": "A cache to invalidate, such as redis://127.0.0.1:6379/0 (empty: none)",
     "log": "A folder for the change log, such as file:///var/lib/relay/log (empty: none)",
@@ -32,6 +34,7 @@ _PLACES = {
 
 
 def init(
+    ctx: typer.Context,
     file: Annotated[
         Path, typer.Argument(metavar="CONFIG", help="The file to write; - prints it instead.", readable=False)
     ],
@@ -50,8 +53,7 @@ def init(
     user: Annotated[
         str | None,
         typer.Option(
-            help="MySQL, MariaDB, Vitess: the user. The password stays outside the file, in a variable of the "
-            "environment."
+            help="MySQL, MariaDB, Vitess: the user. The config names an environment variable for the password."
         ),
     ] = None,
     vtgate: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Vitess: the address of vtgate.")] = None,
@@ -67,37 +69,33 @@ def init(
         str, typer.Option(metavar="HOST:PORT", help="Where to serve metrics, health and the status page.")
     ] = "127.0.0.1:9400",
     look: Annotated[
-        bool, typer.Option("--look", help="Connect to the database, for the tables and their keys.")
+        bool, typer.Option("--look", help="Connect to the database to look up the tables and their keys.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a config with comments to begin with. On a terminal, ask for what the options do not say.
+    """Write a first config with comments. On a terminal, ask for missing options.
 
-    Connects to nothing without --look. What is written passes `relay check --offline`.
+    Connects to nothing without --look. The file passes `relay check --offline`.
     """
     to_stdout = str(file) == "-"
-    if not to_stdout and not force and os.path.exists(file):  # False, too, where one may not look
-        raise ConfigError(f"{file}: exists already: give another name, or --force to replace it")
-    given = {
-        "table": table, "region": region, "endpoint_url": endpoint_url, "server": server, "database": database,
-        "user": user, "vtgate": vtgate, "keyspace": keyspace, "kafka": kafka, "cache": cache, "log": log, "copy": copy,
-    }  # fmt: skip
-    values: dict[str, Any] = {key: value for key, value in given.items() if value}
+    if not to_stdout and not force and os.path.exists(file):  # also False in a folder that may not be searched
+        raise ConfigError(f"{file}: already exists: choose another name, or replace it with --force")
+    values = {key: value for key, value in ctx.params.items() if value and key not in _OF_COMMAND}
     if missing := _missing(kind, values):
         if not sys.stdin.isatty():
-            raise ConfigError(f"give {', '.join(missing)}, or run it on a terminal, where it asks for them")
+            raise ConfigError(f"give {', '.join(missing)}, or run `relay init` on a terminal, where it asks for them")
         kind = kind or Database(
             typer.prompt("Type of database: dynamodb, mysql (also MariaDB) or vitess", type=Database)
         )
         values |= _asked(kind, values)
-        look = look or "cache" in values or typer.confirm("Connect to the database, for the keys of the tables?")
+        look = look or "cache" in values or typer.confirm("Connect to the database to look up the keys of the tables?")
     assert kind is not None
     others = {key for options in _OPTIONS.values() for key in options} - _OPTIONS[kind].keys()
     if wrong := [key for key in values if key in others]:
-        raise ConfigError(f"{_flag(wrong[0])}: is not for a source of type {kind}")
+        raise ConfigError(f"{_flag(wrong[0])}: does not apply to a source of type {kind}")
     from relay.operations import init as drafts
 
-    wanted = drafts.Wanted(type=kind.value, name=name, http=http, **values)
+    wanted = drafts.Wanted(type=kind.value, **values)
     text = drafts.draft(str(file), wanted, look=look)
     if to_stdout:
         typer.echo(text, nl=False)
@@ -111,16 +109,17 @@ def init(
     except OSError as error:
         if not force and error.errno != errno.EEXIST:
             with suppress(OSError):
-                file.unlink()  # or it would be in the way of the next attempt
+                file.unlink()  # otherwise it would be in the way of the next attempt
         raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
     typer.echo(f"wrote {file}")
     if wanted.user and wanted.password not in os.environ:
-        typer.echo(f"put the password of {wanted.user} into the environment: export {wanted.password}=...")
-    typer.echo(f"next: relay check {file}, then relay run {file}")
+        typer.echo(f"set the password of {wanted.user} in the environment: export {wanted.password}=...")
+    named = shlex.quote(str(file))
+    typer.echo(f"next: relay check {named}, then relay run {named}")
 
 
 def _replace(file: Path, text: str) -> None:
-    """Replace a file by ``text`` with the same permissions, or leave it as it is. Raises ``OSError``."""
+    """Replace a file by ``text``, keeping its permissions. Raises ``OSError``, and then leaves the file as it was."""
     number, beside = mkstemp(dir=file.parent, prefix=f".{file.name[:64]}.")
     try:
         with open(number, "w", encoding="utf-8") as opened:
@@ -133,19 +132,20 @@ def _replace(file: Path, text: str) -> None:
 
 
 def _missing(kind: Database | None, values: dict[str, Any]) -> list[str]:
-    """Return the options that a config needs."""
     needed = [] if kind is None else [key for key, question in _OPTIONS[kind].items() if question]
     missing = [_flag(key) for key in (*needed, "kafka") if key not in values]
     return ["--type", *missing] if kind is None else missing
 
 
 def _asked(kind: Database, values: dict[str, Any]) -> dict[str, Any]:
-    """Ask for what is missing, and for what is optional."""
+    """Ask for missing required options, and for optional ones."""
     found: dict[str, Any] = {}
     for key, question in _OPTIONS[kind].items():
         if question and key not in values:
-            answer = typer.prompt(question).strip()
-            parts = [part.strip() for part in answer.split(",") if part.strip()]
+            parts: list[str] = []
+            while not parts:  # typer itself asks again only after an empty answer
+                answer = typer.prompt(question).strip()
+                parts = [part.strip() for part in answer.split(",") if part.strip()]
             found[key] = parts if key in ("table", "server") else answer
     if "kafka" not in values:
         found["kafka"] = typer.prompt("Kafka brokers", default="127.0.0.1:9092").strip()

@@ -1,4 +1,4 @@
-"""``--log-format`` of every command: commands that do not log much have it for their warnings, and for their error."""
+"""``--log-format`` for every command: commands that log little use it for warnings and for their error."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from relay.errors import ConfigError
 
 
 def _log_format_option() -> Any:
-    """Return the option as typer makes it."""
+    """Return the ``--log-format`` option as typer makes it."""
     only = typer.Typer()
 
     @only.command()
@@ -25,7 +25,7 @@ def _log_format_option() -> Any:
 
 
 def _plain_flags(params: list[Any]) -> list[Any]:
-    """Let the help of flags not say that they are of a type."""
+    """Keep the help of flags from showing a type."""
     for each in params:
         if getattr(each, "is_flag", False):
             each.metavar = ""
@@ -38,9 +38,9 @@ class Group(TyperGroup):
 
 
 class LoggedCommand(TyperCommand):
-    """A command that logs to stderr as ``--log-format`` says, which it gets unless it has one of its own.
+    """A command that logs to stderr as ``--log-format`` says. It gets this option unless it defines its own.
 
-    It names the value that an option cannot have.
+    Its errors name the invalid value of an option.
     """
 
     def __init__(self, *arguments: Any, **others: Any) -> None:
@@ -57,7 +57,7 @@ class LoggedCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            # typer says what is wrong with a value, but not always which it was.
+            # typer says what is wrong with a value, but does not always show the value.
             values, _, _ = self.make_parser(ctx).parse_args(args=given)
             value = values.get(error.param.name) if error.param is not None and error.param.name else None
             error.message = _in_our_words(error)
@@ -73,7 +73,7 @@ class LoggedCommand(TyperCommand):
 
 
 def _in_our_words(error: typer.BadParameter) -> str:
-    """Return what is wrong with a value, where typer says it in the words of pydantic."""
+    """Return what is wrong with a value, without pydantic's wording."""
     from pydantic import ValidationError
 
     from relay.config.errors import expected
@@ -87,7 +87,7 @@ def _in_our_words(error: typer.BadParameter) -> str:
 
 @contextmanager
 def wrong_usage_logged(given: list[str]) -> Iterator[None]:
-    """Log wrong arguments, where ``given``, or the environment, wants JSON; else typer shows them in a box."""
+    """Log wrong arguments as JSON if ``given`` or the environment asks for it; otherwise typer prints them in a box."""
     try:
         yield
     except TyperException as error:
@@ -99,7 +99,7 @@ def wrong_usage_logged(given: list[str]) -> Iterator[None]:
 
 
 def _wants_json(given: list[str]) -> bool:
-    """Read ``--log-format`` of arguments that could not be parsed: the last one counts, as for typer."""
+    """Whether arguments that could not be parsed ask for JSON. The last ``--log-format`` counts, as in typer."""
     wanted = os.environ.get("RELAY_LOG_FORMAT", "")
     for each, following in zip_longest(given, given[1:], fillvalue=""):
         if each == "--log-format":

@@ -1,4 +1,4 @@
-"""What may be wrong with the machine of a command: its standard streams, its disks, and who may write where."""
+"""Faults of the machine that runs a command: its standard streams, its disks, and permissions of its files."""
 
 import codecs
 import errno
@@ -21,25 +21,30 @@ _REFUSED = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG
 }  # fmt: skip
 _FOLDERS = {".local/state/relay": "RELAY_STATE", ".cache/relay": "RELAY_CACHE"}
-"""The folders in the home folder, each with the variable that names another one."""
+"""Folders below the home folder, each with the environment variable that names another one."""
 
 
 def prepare_streams() -> None:
-    """Open closed streams on nothing, and print characters that stdout cannot encode as JSON escapes them.
+    """Open closed standard streams on the null device, and print characters that stdout cannot encode as JSON escapes.
 
-    Without that, a connection would get the number of a closed stream, and with it whatever a library prints there.
+    Otherwise a connection could get the number of a closed stream, and receive whatever a library prints to it.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # a new file gets the lowest free number
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     codecs.register_error("relay.escaped", _escaped)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="relay.escaped")
+
+
+def keep_files_private() -> None:
+    """Let no other user of the machine read the files that this process and its children write."""
+    os.umask(0o077)
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
@@ -50,17 +55,17 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 @contextmanager
 def local_failures(*, is_service: bool = False) -> Iterator[None]:
-    """Turn failures of files and of the installation into errors for the user. Flushes stdout at the end.
+    """Turn failures of files and of the installation into errors for the user. Flush stdout at the end.
 
-    A pipe whose reader has gone, as `head` does, is not a failure: the command is done. A service is not, so that
-    whatever supervises it starts it again.
+    For a command, a closed pipe on stdout, as after `head`, is not a failure: its work is done. A service fails, so
+    that its supervisor restarts it.
     """
     done = 1 if is_service else 0
     try:
         yield
         sys.stdout.flush()
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich has noticed it
+        if isinstance(error.__context__, BrokenPipeError):  # rich has already noticed that the reader is gone
             raise typer.Exit(done) from None
         raise
     except CoreMissing as error:
@@ -76,23 +81,23 @@ def local_failures(*, is_service: bool = False) -> Iterator[None]:
         if error.errno in _REFUSED and error.filename:
             place = str(error.filename)
             variables = [name for folder, name in _FOLDERS.items() if _is_for(place, os.environ.get(name) or folder)]
-            hint = f"; {' and '.join(variables)} may name another folder" if variables else ""
+            hint = f"; {' and '.join(variables)} can name another folder" if variables else ""
             raise Unavailable(f"cannot use {place}: {error.strerror}{hint}") from error
         raise
 
 
 def _is_for(place: str, folder: str) -> bool:
-    """Whether ``place`` is in ``folder``, or has to be made for it, like a missing home folder."""
+    """Whether ``place`` is in ``folder``, or is missing and has to be created for it, such as the home folder."""
     return folder in place or Path(os.path.expanduser("~"), folder).is_relative_to(place)
 
 
 def _has_no_reader() -> bool:
-    """Whether stdout is a pipe that nobody reads: a server that has closed its connection looks alike."""
+    """Whether stdout is a pipe without a reader. An error of a closed connection to a server looks alike."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), select.POLLOUT)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
 def _discard() -> None:
-    """Drop what stdout still holds: at the exit, it would fail to be written once more."""
+    """Drop what stdout still buffers: Python would try to write it again at exit, and fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

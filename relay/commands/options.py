@@ -35,14 +35,14 @@ class ConsumerKind(StrEnum):  # a list of literals is not an argument
     COPY = "copy"
 
 
-# With `readable=False` it is for what reads a file to say that it cannot.
+# `readable=False` leaves it to the code that reads the file to say that it cannot.
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.", readable=False)]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A value in place of the one in CONFIG, such as kafka.partitions=12 or sources.NAME.start=latest; may be "
+        help="A value in place of the one in CONFIG, such as http=127.0.0.1:9401 or sources.NAME.on_gap=skip; may be "
         "repeated.",
     ),
 ]
@@ -54,7 +54,7 @@ KeyRangeOption = Annotated[
     typer.Option(
         "--keyrange",
         metavar="RANGE",
-        help="Only changes whose keyspace id is in this range, such as -80 or 80-c0, of tables of Vitess.",
+        help="Only changes of Vitess tables whose keyspace id is in this range, such as -80 or 80-c0.",
     ),
 ]
 LogFormatOption = Annotated[
@@ -67,12 +67,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 
 
 def load_config(path: Path, settings: Sequence[str] | None, *, every_table: bool = True) -> Config:
-    """Read the config, and find the tables of sources that do not name them: ``read_config`` and ``with_tables``."""
+    """Read the config, and find the tables of sources that name none: see ``read_config`` and ``with_tables``."""
     return with_tables(read_config(path, settings)[0], every_table=every_table)
 
 
 def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Document]:
-    """Read the config, and what the file says; connect to nothing. ``settings``: what ``--set`` has.
+    """Return the config and the parsed file; connect to nothing. ``settings``: the values of ``--set``.
 
     Raises ``ConfigError`` with one line for each problem.
     """
@@ -92,10 +92,10 @@ def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Doc
 
 
 def with_tables(config: Config, *, every_table: bool = True) -> Config:
-    """Find the tables of sources that do not name them.
+    """Return the config with the tables of sources that name none.
 
-    ``every_table``: False if the command does not need the topics of all tables, so that it works while a database is
-    down. Tags are looked up anyway, because each table that carries them is a source of its own.
+    ``every_table``: False if the command does not need the topics of all tables; then it works while a database is
+    down. Tags are always looked up, because each table that has them becomes a source of its own.
     """
     if config.names_tables:
         return config
@@ -108,13 +108,13 @@ def with_tables(config: Config, *, every_table: bool = True) -> Config:
     with_all = found()
     if not config.claims.is_contested:
         return with_all
-    config.claim(relayed_tables(config))  # the topic belongs to the table that was there first
+    config.claim(relayed_tables(config))  # a contested topic belongs to the table that was there first
     return found()
 
 
 @contextmanager
 def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
-    """Log to stderr. In JSON, an error that ends the command is logged too."""
+    """Log to stderr. With JSON, also log an error that ends the command."""
     import logging
 
     from relay.observe.logs import JsonFormatter, TextFormatter
@@ -128,7 +128,7 @@ def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
         with local_failures():
             yield
     except (typer.Exit, typer.Abort, TyperException):
-        raise  # the command says how it ends, or its arguments are wrong
+        raise  # the command has said how it ends, or its arguments are wrong
     except Exception as error:
         if log_format == "text":
             raise

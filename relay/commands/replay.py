@@ -18,8 +18,8 @@ def replay(
         str,
         typer.Option(
             metavar="URL",
-            help="A new place, as in `copy.url` or `log.path`; or schema:NAME, for schemas called NAME_SOURCE in the "
-            "PostgreSQL of `copy.url`.",
+            help="A new place, as in `copy.url` or `log.path`; or schema:NAME, for schemas named NAME_SOURCE in the "
+            "PostgreSQL database of `copy.url`.",
         ),
     ],
     start: Annotated[
@@ -40,36 +40,34 @@ def replay(
             "watermark:TIME, up to the last change committed before TIME, once all of those are on the topics.",
         ),
     ] = "latest",
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Replay although the topics lack earlier records.")
-    ] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Replay even if the topics lack earlier records.")] = False,
     swap: Annotated[
         bool,
         typer.Option(
             "--swap",
-            help="At the end, put the result in the place of the present one, which is kept under another name, and "
-            "let the consumer go on from there. Folders of this machine and schemas of one PostgreSQL can be swapped. "
-            "Stop the consumer for that.",
+            help="At the end, replace the present copy or log, which is kept under another name, and let the "
+            "consumer continue from there. Works for local folders and for schemas of one PostgreSQL database. Stop "
+            "the consumer first.",
         ),
     ] = False,
     checkpoint: Annotated[
-        str | None, typer.Option(help="The folder of the consumer's checkpoint, for --swap.", metavar="DIR")
+        str | None, typer.Option(help="The folder of the consumer's checkpoint; needed with --swap.", metavar="DIR")
     ] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild the copy or the log from the topics, beside the present one.
 
-    Killed or stopped, it goes on when the same command is run again. The consumer may run meanwhile.
+    After a stop or a crash, the same command continues where it was. The consumer may run meanwhile.
     """
     loaded, _ = read_config(config, settings)
     if {"log": loaded.log, "copy": loaded.copy_}[kind] is None:
         raise ConfigError(f"{config}: no `{kind}:` section: add one to replay it")
     if checkpoint is not None and not swap:
-        raise ConfigError("--checkpoint: only --swap changes the consumer's checkpoint: omit it")
+        raise ConfigError("--checkpoint: only --swap changes the consumer's checkpoint: omit it, or add --swap")
     with needs("spark", "`relay replay`"):
         from spark_consumers.replay import bounds, rebuild
-    bounds.check(start, to)  # before a database is asked for its tables
+    bounds.check(start, to)  # fail before a database is asked for its tables
     found = rebuild.run(
         kind, with_tables(loaded), into, start=start, to=to, partial=partial, swap=swap, checkpoint=checkpoint
     )
@@ -81,4 +79,4 @@ def replay(
     elif found.finished:
         typer.echo(f"the {found.kind} was rebuilt in {found.into}")
     if not found.finished:
-        raise NotDrained(f"stopped after {found.done} of {found.total} offsets: run the same command again to go on")
+        raise NotDrained(f"stopped after {found.done} of {found.total} offsets: run the same command again to continue")

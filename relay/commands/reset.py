@@ -26,7 +26,8 @@ def reset(
         bool,
         typer.Option(
             "--lost-state",
-            help="In place of SOURCE and --to: accept that checkpoints or schemas are lost, which `relay run` refuses.",
+            help="In place of SOURCE and --to: accept the loss of checkpoints or schemas that `relay run` refuses "
+            "to start without.",
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
@@ -36,10 +37,10 @@ def reset(
     """Let the next run read a source from another place. Stop all workers first.
 
     Removes the checkpoints of the source and publishes a gap, so that caches drop their entries. Changes between the
-    old place and the new one are published again, or never. The config file is not changed.
+    old place and the new one are published twice, or never. The config file stays as it is.
 
-    With --lost-state, sources whose checkpoints are lost begin where `start` says. Tables whose schemas are lost get
-    the schemas that they have now. A gap for each source tells consumers.
+    With --lost-state, sources whose checkpoints are lost begin where `start` says. Lost schemas are replaced by the
+    tables' present ones. A gap for each source tells consumers.
     """
     if lost_state and (source, to, dry_run) != (None, None, False):
         raise typer.BadParameter("cannot be combined with SOURCE, --to or --dry-run.", param_hint="--lost-state")
@@ -65,6 +66,6 @@ def reset(
     removed = f"1 record of checkpoints {would}" if count == 1 else f"{count} records of checkpoints {were}"
     typer.echo(f"{removed} removed, gap {found.gap.id} {would} published")
     if found.snapshot is not None:
-        typer.echo("the snapshot that was not finished begins again with the next run")
+        typer.echo("the unfinished snapshot begins again with the next run")
     if found.workers:
         typer.echo(f"stop the workers first: {', '.join(found.workers)}")

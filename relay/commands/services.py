@@ -31,14 +31,14 @@ def services_up(
 ) -> None:
     """Start services that are not running yet, and print their addresses. They keep running in the background.
 
-    The first time, this downloads them, and builds Vitess, which takes minutes. Their data is removed when they end.
+    The first time, this downloads them and takes minutes to build Vitess. Their data is removed when they end.
     """
     _print_services(_background().up(names), as_json)
 
 
 @app.command("down")
 def services_down(as_json: JsonOption = False) -> None:
-    """Stop all services, remove their data, and print which were running."""
+    """Stop all services, remove their data, and print which ones were running."""
     _print_services(_background().down(), as_json)
 
 

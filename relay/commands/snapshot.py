@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
-from relay.errors import ConfigError
+from relay.errors import ConfigError, with_file
 
 
 def snapshot(
@@ -19,8 +19,8 @@ def snapshot(
         bool,
         typer.Option(
             "--stop",
-            help="Stop the snapshot where it is, and withdraw any that wait. The same command without --stop resumes "
-            "it.",
+            help="Stop the snapshot where it is, and withdraw waiting requests. The same command without --stop "
+            "resumes it.",
         ),
     ] = False,
     settings: SetOption = None,
@@ -28,11 +28,11 @@ def snapshot(
 ) -> None:
     """Read tables again beside their stream, while the relay runs, and publish every row as READ.
 
-    The workers do it, now or at their next start; snapshots of one source run one after another. `relay status` shows
-    how far it is. If it was stopped, it goes on where it was.
+    Running workers do it, or the next ones that start. Snapshots of one source run one after another. `relay status`
+    shows the progress. A stopped snapshot continues where it was.
     """
     if stop and tables:
-        raise ConfigError("--stop: omit the tables: it stops the snapshot of the source that runs")
+        raise ConfigError("--stop: omit the tables: it stops the running snapshot of the source")
     loaded = load_config(config, settings, every_table=bool(tables))
     from relay.operations import snapshot as snapshots
 
@@ -44,8 +44,8 @@ def snapshot(
         if ended.snapshot is not None:
             again = " ".join((source, *ended.stopped[0].tables))
             typer.echo(
-                f"source {source}: snapshot {ended.snapshot} of {ended.stopped[0].subject} stops where it is; "
-                f"`relay snapshot {config} {again}` resumes it"
+                f"source {source}: snapshot {ended.snapshot} of {ended.stopped[0].subject} is stopping where it is; "
+                f"`{with_file('relay snapshot CONFIG')} {again}` resumes it"
             )
         for request in ended.withdrawn:
             typer.echo(f"source {source}: the request {request.id} of {request.subject} was withdrawn")

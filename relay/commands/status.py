@@ -21,7 +21,7 @@ def status(
     config: ConfigArgument,
     as_json: JsonOption = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again every 2 seconds, until Ctrl-C; with --json a line each time.")
+        bool, typer.Option("--watch", help="Refresh every 2 seconds, until Ctrl-C; with --json print a line each time.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Also show finished shards.")] = False,
     token: Annotated[
@@ -39,7 +39,7 @@ def status(
     It also works while no worker is running.
     """
     if watch and token is not None:
-        raise ConfigError("--watch: shows the status, not a token: omit one of them")
+        raise ConfigError("--watch: it shows the status, not a token: omit --watch or --token")
     loaded = load_config(config, settings, every_table=False)
     from relay.operations import status as statuses
 
@@ -61,7 +61,7 @@ def status(
     while True:
         try:
             found = statuses.status(loaded)
-        except Unavailable as error:  # a broker that restarts is what one watches for
+        except Unavailable as error:  # people watch a broker restart
             typer.echo(f"relay: error: {error}", err=True)
         else:
             print_(found)

@@ -18,9 +18,9 @@ _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": 
 _VERDICTS = {"bad": "bold red", "busy": "yellow", "good": "green"}
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
 
-_NARROWEST = 12  # characters of a column
+_NARROWEST = 12  # characters in a column
 _BETWEEN = 2  # characters between two columns
-_LONGEST_LINE = 1_000_000  # the GTID set of a position may take 50,000
+_LONGEST_LINE = 1_000_000  # the GTID set in a position may have 50,000 characters
 
 
 class _Row(NamedTuple):
@@ -32,13 +32,13 @@ class _Row(NamedTuple):
 
 
 def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
-    """Print it to stdout: unfinished shards first, finished ones only if ``every``.
+    """Print the status to stdout: unfinished shards first, finished ones only if ``every``.
 
-    ``again``: in place of what is on the terminal.
+    ``again``: replace what is on the terminal.
     """
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _LONGEST_LINE  # a row stays one line for grep
+        console.width = _LONGEST_LINE  # each row stays on one line for grep
     if again:
         console.clear()
     workers = len(status.members)
@@ -52,7 +52,7 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
     for member in status.members:
         console.print(f"  {member.client} at {member.host}: {many(len(member.partitions), 'partition')}")
     for consumer in status.consumers:
-        console.print(f"  consumer {consumer.consumer}: {_behind(consumer)}")
+        console.print(f"  consumer {consumer.consumer}: {_behind(consumer)}{_as_seen(status, consumer.consumer)}")
     for source in status.sources:
         console.print()
         _show_source(console, source, every, status.at)
@@ -60,7 +60,7 @@ def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
 
 
 def _rate(status: RelayStatus) -> str:
-    """Return how many changes a second the workers have published of late, if they say it."""
+    """Return the rate of changes that the workers have lately published, if they report it."""
     samples = [worker["history"][-1] for worker in (status.seen or {}).get("workers", ()) if worker["history"]]
     return f", {sum(rate for _, rate, *_ in samples):,.0f} changes a second" if samples else ""
 
@@ -73,13 +73,22 @@ def _show_verdict(console: Console, verdict: Mapping[str, Any]) -> None:
         reason = f". {each['reason']}" if each["reason"] else ""
         console.print(f"- {each['what']}{where}{since}{reason}")
         for command in each["commands"]:
-            console.print(f"    {command}", soft_wrap=True)  # to be copied
+            console.print(f"    {command}", soft_wrap=True)  # on one line, to be copied
 
 
 def _behind(consumer: ConsumerStatus) -> str:
     if consumer.error is not None:
         return f"not known: {consumer.error}"
     return "not begun" if consumer.offsets_behind is None else f"{many(consumer.offsets_behind, 'offset')} behind"
+
+
+def _as_seen(status: RelayStatus, consumer: str) -> str:
+    """Return what the process of a consumer shows of it, if a worker has a status page, and knows where it runs."""
+    for each in (status.seen or {}).get("consumers", ()):
+        if each["consumer"] == consumer:
+            lag = "" if each["lag_seconds"] is None else f", lag {span(each['lag_seconds'])}"
+            return f"{lag}, {each['state']}"
+    return ""
 
 
 def _show_source(console: Console, source: SourceStatus, every: bool, at: float) -> None:
@@ -108,21 +117,16 @@ def _show_source(console: Console, source: SourceStatus, every: bool, at: float)
 
 
 def _show_snapshot(console: Console, source: SourceStatus) -> None:
-    found = source.snapshot
-    if found is not None:
-        _show_newest_snapshot(console, found)
+    if (found := source.snapshot) is not None:
+        rows = "" if found["rows_read"] is None else f", {found['rows_read']} of about {found['rows_estimated']} rows"
+        segments = f"{found['segments_finished']} of {many(found['segments'], 'segment')}"
+        state = "stopped" if found["stopped"] else found["state"]
+        of = f" of {_tables(found)}" if found["requests"] else ""
+        console.print(f"  snapshot {found['id']}{of} {state}: {segments}{rows}")
     for request in source.snapshot_requests:
         if found is None or request["id"] not in found["requests"]:
             state = "stopped" if request["stopped"] else "waiting"
             console.print(f"  snapshot of {_tables(request)} requested {_time(request['requested_at'])}: {state}")
-
-
-def _show_newest_snapshot(console: Console, found: Mapping[str, Any]) -> None:
-    rows = "" if found["rows_read"] is None else f", {found['rows_read']} of about {found['rows_estimated']} rows"
-    segments = f"{found['segments_finished']} of {many(found['segments'], 'segment')}"
-    state = "stopped" if found["stopped"] else found["state"]
-    of = f" of {_tables(found)}" if found["requests"] else ""
-    console.print(f"  snapshot {found['id']}{of} {state}: {segments}{rows}")
 
 
 def _tables(snapshot: Mapping[str, Any]) -> str:
@@ -136,7 +140,7 @@ def _row(shard: ShardStatus) -> _Row:
 
 
 def _show_shards(console: Console, rows: Sequence[_Row]) -> None:
-    """Print a table, or a paragraph for each shard where the terminal is too narrow for a table."""
+    """Print the shards as a table, or as paragraphs where the terminal is too narrow."""
     whole = sum(max(len(name), *(len(getattr(row, name)) for row in rows)) for name in ("shard", "state", "lag"))
     if console.width >= whole + 2 * _NARROWEST + _BETWEEN * (len(_Row._fields) - 1):
         console.print(_table(rows))
@@ -153,7 +157,7 @@ def _table(rows: Iterable[_Row]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, _BETWEEN, 0, 0))
     table.add_column("shard", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    # Where they do not fit, they go on in the next line. Without a least width, one of them would be left out.
+    # Cells that do not fit continue on the next line. Without a minimum width, a column could disappear.
     table.add_column("owner", overflow="fold", min_width=_NARROWEST)
     table.add_column("position", overflow="fold", min_width=_NARROWEST)
     table.add_column("lag", justify="right", no_wrap=True)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from relay.config.fields import iso_time
+from relay.config.value_types import iso_time
 from relay.types.items import TYPES
 
 _COLOURS = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan", "TRUNCATE": "bold red"}
@@ -50,7 +50,7 @@ def _record(record: Mapping[str, Any]) -> Iterator[Text]:
     else:
         operation = value["operation"]
         key = "".join(f" {_printable(name)}={_short(part)}" for name, part in (value["key"] or {}).items())
-        edge = value["attributes"].get("snapshot")  # the record that begins or ends a snapshot has no row
+        edge = value["attributes"].get("snapshot")  # the record that begins or ends a snapshot carries no row
         yield (
             where
             + Text(f"{value['committed_at']}  ", "dim")
@@ -81,7 +81,7 @@ def _short(value: Any) -> str:
 
 
 def _unpacked(value: Any) -> Any:
-    """Remove the types from a DynamoDB value: ``12`` reads more easily than ``{"N": "12"}``."""
+    """Return a DynamoDB value without its types: ``12`` reads more easily than ``{"N": "12"}``."""
     if isinstance(value, dict) and len(value) == 1 and value.keys() <= TYPES:
         kind, inner = next(iter(value.items()))
         if kind == "M":
@@ -97,5 +97,5 @@ def _json(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape what a terminal would obey: the values come from an application's users."""
+    """Escape characters that a terminal would obey: the values come from an application's users."""
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)

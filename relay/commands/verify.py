@@ -1,4 +1,4 @@
-"""``relay verify``: options and output; ``relay.operations.verify`` and ``verify_tables`` do the work."""
+"""``relay verify``: options and output; ``relay.operations.verify_cache`` and ``verify_tables`` do the work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relay.extras import needs
 
 if TYPE_CHECKING:
     from relay.config import Config
-    from relay.operations.verify import Verification
+    from relay.operations.verify_cache import Verification
     from relay.operations.verify_tables import TableVerification
 
 _SAMPLE = 1000
@@ -32,8 +32,8 @@ def verify(
         typer.Option(
             min=1,
             metavar="N",
-            help=f"How many entries of the cache to look at, picked at random, {_SAMPLE} by default; or how many rows "
-            "of each table, by default all.",
+            help=f"How many entries of the cache to check, picked at random, {_SAMPLE} by default; or how many rows "
+            f"of each table, by default all.",
         ),
     ] = None,
     within: Annotated[
@@ -41,8 +41,7 @@ def verify(
         typer.Option(
             min=0.1,
             metavar="SECONDS",
-            help="How long the consumer may take to invalidate a value whose rows changed, or to bring a change to "
-            "the log or the copy.",
+            help="How long the consumer may take to apply a change, or to invalidate a value whose rows changed.",
         ),
     ] = 30.0,
     loaders: Annotated[
@@ -50,24 +49,24 @@ def verify(
         typer.Option(
             "--loader",
             metavar="MODULE:NAME",
-            help="The application's loader of cache keys, or a function of @cached, which has to read from primaries; "
-            "several if each has keys of its own. Without one, only values that are DynamoDB items, as "
-            "relay.cache.DynamoDBLoader makes them, are compared.",
+            help="The application's loader of cache keys, or a function with @cached. It has to read from primaries. "
+            "Repeat it if several loaders each have their own keys. Without a loader, only values that "
+            "relay.cache.DynamoDBLoader stores are compared.",
         ),
     ] = None,
     as_json: JsonOption = False,
     settings: SetOption = None,
 ) -> None:
-    """Compare the cache, the change log or the copy with the rows they come from, and find what is wrong.
+    """Compare the cache, the change log or the copy with the rows at the source, and report differences.
 
-    A value of the cache is stale if the cache still serves it after SECONDS, and its rows, which make another value,
-    did not change meanwhile. A row of the copy, or the newest one of an item in the log, is missing, extra or
-    different if that lasts for SECONDS, and all that was committed before is applied. Exit code 4: some are.
+    A cached value is stale if the cache still serves it after SECONDS although the unchanged rows give another value. A
+    row of the copy, or the newest row of an item in the log, is missing, extra or different if the difference lasts
+    SECONDS after everything committed before is applied. Exit code 4: there are such values or rows.
     """
     if loaders and kind != "cache":
-        raise ConfigError(f"--loader: only values of the cache need one, not the {kind}: omit it")
+        raise ConfigError(f"--loader: only `verify CONFIG cache` uses one, not {kind}: omit it")
     if loaders:
-        sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script has its own folder there
+        sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script finds its own folder there
     loaded, _ = read_config(config, settings)
     if loaders:
         from relay.operations.expected_values import imported
@@ -86,7 +85,7 @@ def _say(text: str) -> None:
 
 
 def _verify_cache(config: Config, sample: int, within: float, loaders: Sequence[str], *, as_json: bool) -> None:
-    from relay.operations.verify import verify as verify_cache
+    from relay.operations.verify_cache import verify as verify_cache
 
     found = verify_cache(config, sample=sample, within=within, loaders=loaders, say=_say)
     if as_json:
@@ -156,11 +155,11 @@ def _show(found: Verification) -> None:
     for entry in found.stale:
         shown = entry.to_json()
         typer.echo(f"stale for {entry.seconds:.1f} s: {entry.key}")
-        typer.echo(f"  cached: {shown['cached'] if entry.value is not None else '(there is no such item)'}")
-        typer.echo(f"  now:    {shown['truth'] if entry.truth is not None else '(there is no such item)'}")
+        typer.echo(f"  cached: {shown['cached'] if entry.value is not None else '(no such item)'}")
+        typer.echo(f"  now:    {shown['truth'] if entry.truth is not None else '(no such item)'}")
     _show_unknown(found)
     if found.unmatched:
         typer.echo(
-            f"{len(found.unmatched)} values have a key that no template in `cache.keys` gives, so nothing invalidates "
-            f"them, such as {found.unmatched[0]!r}"
+            f"{len(found.unmatched)} values have a key that matches no template in `cache.keys`, so nothing "
+            f"invalidates them, such as {found.unmatched[0]!r}"
         )

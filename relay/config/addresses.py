@@ -13,13 +13,17 @@ from relay.config.hidden import is_secret
 from relay.config.schema_forms import form, like
 
 POSTGRES = ("postgresql", "postgres")
-"""The schemes of the URL of a PostgreSQL."""
+"""The URL schemes for PostgreSQL."""
+
+ICEBERG = "iceberg"
+"""The scheme of the URL of a catalog of Iceberg."""
 
 _WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
+_WITH_NUMBER = frozenset({"redis", "rediss"})
 _WITH_HOSTS = frozenset({"memcached", "memcacheds", "redis+cluster", "rediss+cluster"})
 _WITH_SERVICE = frozenset({"redis+sentinel", "rediss+sentinel"})
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
-# librdkafka's, in any case of letters.
+# librdkafka's protocols, in upper or lower case.
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _PROTOCOL = "|".join(re.sub("[a-z]", lambda each: f"[{each[0]}{each[0].upper()}]", name) for name in _PROTOCOLS)
 _BROKER = re.compile(rf"\s*(?:(?:{_PROTOCOL})://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{{1,5}}))?\s*")
@@ -33,7 +37,7 @@ _URL_HOSTS = rf"(?:[^\s/?#]*@)?{_URL_HOST}(?:,{_URL_HOST})*"
 
 @dataclass(frozen=True)
 class Url:
-    """Annotates texts that are URLs with one of ``schemes``, or with one that begins with ``prefix``."""
+    """Annotates texts that are URLs with one of ``schemes``, or URLs that begin with ``prefix``."""
 
     schemes: tuple[str, ...]
     prefix: str | None = None
@@ -50,11 +54,17 @@ class Url:
     def _checked(self, value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        scheme = urlsplit(value).scheme if "://" in value else ""
+        try:
+            scheme = urlsplit(value).scheme if "://" in value else ""
+        except ValueError:  # whose text may contain the password
+            raise _wrong(value, "is not a URL") from None
         if scheme not in self.schemes and not (
             self.prefix and scheme.startswith(self.prefix) and scheme != self.prefix
         ):
-            raise _wrong(value, "must start with " + " or ".join(f"{s}://" for s in self.schemes))
+            ways = [f"{each}://" for each in self.schemes]
+            if self.prefix:
+                ways.append(f"{self.prefix} and the URL of another store, such as {self.prefix}s3a://bucket/folder")
+            raise _wrong(value, f"must start with {' or '.join(ways)}")
         if scheme in _WITH_HOSTS and not _has_hosts(value):
             raise _wrong(value, f"needs hosts with ports from 1 to 65535: {scheme}://host:port,host:port")
         if scheme in POSTGRES and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
@@ -68,24 +78,29 @@ class Url:
             )
         if scheme in _WITH_HOST and not _has_host(value):
             raise _wrong(value, f"needs a host and a port from 1 to 65535: {scheme}://host:port")
+        if scheme in _WITH_NUMBER and not re.fullmatch(r"/?\d*", urlsplit(value).path):
+            # I6: Redis' client would read another path as database 0.
+            raise _wrong(value, f"needs a number for the database: {scheme}://host:port/0")
         return value
 
 
 def _wrong(value: str, problem: str) -> ValueError:
-    """Return the error about a URL, with the URL unless it may be or hold a secret, such as a password with a slash.
+    """Return the error about a URL. It shows the URL unless that may contain a secret, such as a password with a slash.
 
-    A port that is not a number may also be a password whose host is missing.
+    A port that is not a number may in fact be a password in a URL without a host.
     """
     shown = re.sub(r":(?!//|\d+(?:[,/]|$))[^,/]*", ":***", re.split("[?#]", value)[0])
     return ValueError(problem if "@" in value or "://" not in value or is_secret(shown) else f"{shown!r} {problem}")
 
 
 def _after(scheme: str) -> str:
-    """Return the form of what follows ``scheme://``."""
+    """Return the pattern of the part after ``scheme://``."""
     if scheme in POSTGRES or scheme in _WITH_SERVICE:
         return rf"{_URL_HOSTS}/+[^/?#].*"
     if scheme in _WITH_HOSTS:
         return rf"{_URL_HOSTS}(?:[/?#].*)?"
+    if scheme in _WITH_NUMBER:
+        return rf"(?:[^\s/?#]*@)?{_URL_HOST}(?:/\d*)?(?:[?#].*)?"
     if scheme in _WITH_HOST:
         return rf"(?:[^\s/?#]*@)?{_URL_HOST}(?:[/?#].*)?"
     return "/.*" if scheme == "delta" else ".*"
@@ -109,17 +124,17 @@ def _has_hosts(value: str) -> bool:
 
 
 def hosts_of(url: str) -> list[str]:
-    """Return the hosts of a URL, each as written, with its port or without. Raises ValueError."""
+    """Return the hosts of a URL, each as written, with or without a port. Raises ValueError."""
     return urlsplit(url).netloc.rpartition("@")[2].split(",")
 
 
 def at_port(host: str, port: int) -> str:
-    """Return the text of an address, which `host_port` parses."""
+    """Return an address as text, which `host_port` can parse."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """Parse the host and the port of an address to listen on. ValueError on anything else."""
+    """Parse the host and the port of an address to listen on. Raises ValueError for anything else."""
     match = _HOST_PORT.fullmatch(text)
     if not match or int(match[3]) > 65535:
         raise ValueError(f"{text!r} is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400")
@@ -150,7 +165,7 @@ def _brokers(value: str) -> str:
     for broker in value.split(","):
         match = _BROKER.fullmatch(broker)
         if not match or not 0 < int(match[2] or 9092) <= 65535:
-            shown = "a text with @" if "@" in broker else repr(broker)  # it may hold a password
+            shown = "a text with @" if "@" in broker else repr(broker)  # the value may contain a password
             raise ValueError(f"{shown} is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093")
     return value
 

@@ -1,4 +1,4 @@
-"""The docstrings of attributes, read from the source of a class when somebody asks for them."""
+"""The docstrings of attributes, read from the source of a class on demand."""
 
 import ast
 import functools
@@ -7,7 +7,7 @@ import textwrap
 
 
 def attribute_docs(kind: type) -> dict[str, str]:
-    """Return the docstring below each attribute of a class, inherited ones included; {} without its source."""
+    """Return the docstring below each attribute of a class, even if inherited; {} if its source is unavailable."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         names = inspect.get_annotations(each)
@@ -21,7 +21,7 @@ def attribute_docs(kind: type) -> dict[str, str]:
 def _docs_in(kind: type) -> dict[str, str]:
     try:
         source = textwrap.dedent(inspect.getsource(kind))
-    except (OSError, TypeError):  # of a class without a file
+    except (OSError, TypeError):  # a class without a file
         return {}
     (definition,) = ast.parse(source).body
     assert isinstance(definition, ast.ClassDef)

@@ -1,4 +1,4 @@
-"""Whose credentials a config uses in AWS. The keys are a contract with users; AWS's own config file has them, too."""
+"""The AWS credentials that a config uses. The keys are a contract with users; AWS's own config file has them, too."""
 
 from typing import Annotated, Self
 
@@ -6,26 +6,26 @@ from pydantic import Field, model_validator
 
 from relay.aws import AwsIdentity
 from relay.config.errors import invalid
-from relay.config.fields import ConfigModel
 from relay.config.schema_forms import TextForm
+from relay.config.value_types import ConfigModel
 
 _ROLE = TextForm(
     r"arn:[\w-]+:iam::\d{12}:role/\S+", "{} is not the ARN of a role, such as arn:aws:iam::123456789012:role/relay"
 )
-_SESSION = TextForm("[A-Za-z0-9_+=,.@-]{2,64}", "{} must be 2 to 64 letters, digits and signs of +=,.@_-")
+_SESSION = TextForm("[A-Za-z0-9_+=,.@-]{2,64}", "{} must consist of 2 to 64 letters, digits and +=,.@_-")
 _OF_A_ROLE = ("external_id", "role_session_name")
 
 
 class AwsConfig(ConfigModel):
     profile: str | None = Field(default=None, min_length=1)
-    """The profile of AWS's config files whose credentials to use. Default: what the environment says, such as
+    """The profile in AWS's config files that has the credentials. Default: what the environment says, such as
     AWS_PROFILE, or the role of the machine or pod."""
 
     role_arn: Annotated[str, _ROLE] | None = None
     """The role to assume with these credentials, such as `arn:aws:iam::123456789012:role/relay`."""
 
     external_id: str | None = Field(default=None, min_length=2)
-    """The external id that the role's trust policy asks for."""
+    """The external id that the role's trust policy requires."""
 
     role_session_name: Annotated[str, _SESSION] | None = None
     """The name of the session in CloudTrail. Default: `relay`."""
@@ -35,7 +35,7 @@ class AwsConfig(ConfigModel):
         if self.role_arn is None:
             for key in _OF_A_ROLE:
                 if getattr(self, key) is not None:
-                    raise invalid(((key,), "is for a role: set `role_arn`"))
+                    raise invalid(((key,), "only applies to a role: set `role_arn`"))
         return self
 
     def identity(self, region: str | None) -> AwsIdentity:

@@ -7,15 +7,15 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import AfterValidator, Field
 
 from relay.config.addresses import Url, hosts_of
-from relay.config.fields import ConfigModel, Name, Seconds
 from relay.config.schema_forms import TEMPLATE, TextForm, like
 from relay.config.template import Template
+from relay.config.value_types import ConfigModel, Name, Seconds
 
 REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 MEMCACHED = ("memcached", "memcacheds")
 
 
-_LONGEST_PLACE = 1000  # bytes; Kafka keeps up to 4096 beside an offset
+_LONGEST_PLACE = 1000  # bytes; Kafka stores up to 4096 with an offset
 
 
 def _template(text: str) -> str:
@@ -43,19 +43,19 @@ class CacheConfig(ConfigModel):
     keys: dict[
         str, Annotated[list[_KeyTemplate], AfterValidator(_not_empty), Field(json_schema_extra={"minItems": 1})]
     ] = Field(min_length=1)
-    """Per table, templates of the cache keys that a change of one of its items invalidates."""
+    """By table, templates of the cache keys that a change of one of its items invalidates."""
 
     tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
-    """How long the cache remembers an invalidation: longer than a load of the application takes, and more than twice
-    the usual lag of its consumer."""
+    """How long the cache remembers an invalidation. Must be longer than the application takes to load a value, and more
+    than twice the usual lag of the consumer."""
 
     name: Name | None = None
-    """What this cache is called if the relay has several, such as `second`: its consumer then has the Kafka group
-    `<name of the relay>.cache.<name>`, and a checkpoint of its own. Leave it out for the only one."""
+    """The name of this cache if the relay has several, such as `second`. Its consumer then has the Kafka group `<name
+    of the relay>.cache.<name>` and its own checkpoint. Leave it out if there is only one."""
 
     @property
     def place(self) -> str:
-        """The namespace, and the servers and the database that it is in. Passwords and settings are not part of it."""
+        """The namespace with its servers and database, without passwords and settings."""
         parts = urlsplit(self.url)
         hosts = ",".join(sorted(hosts_of(self.url.lower())))
         (database,) = parse_qs(parts.query).get("db", [""])[-1:]

@@ -1,6 +1,6 @@
-"""Which rows of a table are published: the ones that have given values in columns of the key.
+"""Which rows of a table are published: those with given values in key columns.
 
-Other columns are refused: an update could change them, and its row would be on the topic in part.
+Other columns are refused: an update could change them, and then only some changes of a row would be published.
 """
 
 from collections.abc import Mapping
@@ -11,9 +11,9 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 from relay.config.errors import mapping
 
 Conditions = Mapping[str, str | int]
-"""The values that the rows of one table have, by column."""
+"""For one table, the value that each column must have in published rows."""
 
-NOT_IN_KEY = "it is not part of the key, so an update could change it: only columns of the key can choose rows"
+NOT_IN_KEY = "it is not part of the key, so an update could change it: only key columns can choose rows"
 """Why a column cannot choose rows."""
 
 
@@ -31,13 +31,8 @@ def _value(value: Any) -> str | int:
 _Value = Annotated[
     str | int, PlainValidator(_value), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]})
 ]
-Where = Annotated[
-    dict[
-        str,
-        Annotated[
-            dict[str, _Value], mapping("{column: value}", at_least=1), Field(json_schema_extra={"minProperties": 1})
-        ],
-    ],
-    mapping("{table: {column: value}}"),
+_Values = Annotated[
+    dict[str, _Value], mapping("{column: value}", at_least=1), Field(json_schema_extra={"minProperties": 1})
 ]
+Where = Annotated[dict[str, _Values], mapping("{table: {column: value}}")]
 """The conditions of a source's tables, by table."""

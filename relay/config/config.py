@@ -3,36 +3,38 @@
 The keys are a contract with users. The docstring of a key is also its description in ``relay check --schema``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from relay.config import overrides, yaml_file
+from relay.config import overrides, topic_routes, yaml_file
 from relay.config.cache import CacheConfig
 from relay.config.errors import did_you_mean, explain, refuse
-from relay.config.fields import ConfigModel, Name, duration_text
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.locations import are_nested, legal
-from relay.config.schema_forms import like
+from relay.config.per_table import NO_READS, Envelope
 from relay.config.sinks import CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.template import Template
-from relay.config.topic_claims import Place, TopicClaims, topic_key
+from relay.config.topic_routes import Place, TopicClaims, Topics, topic_key
+from relay.config.value_types import ConfigModel, Name, duration_text
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
+from relay.types.connect import one_name
 
-PUBLISHED = {"columns", "key", "keyrange", "on_unencodable", "protect", "tables", "tombstones", "where"}
+PUBLISHED = {"columns", "envelope", "key", "keyrange", "on_unencodable", "protect", "tables", "tombstones", "where"}
 """The keys of sources that decide which rows and values are published."""
+
+_READING = {"start": "copy", "snapshot": "initial", "on_gap": "resnapshot", "on_alter": "resnapshot"}
+"""By key of a source, the value that lets it read its tables beside their stream."""
 
 _TOPIC_LENGTH = 249
 
@@ -42,7 +44,7 @@ INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letter
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a config was read. Configs of two files are equal if they say the same."""
+    """The file from which a config was read. Configs from two files are equal if their content is."""
 
     file: str = field(default="relay.yaml", compare=False)
 
@@ -59,8 +61,14 @@ class Config(ConfigModel):
     schema_registry: SchemaRegistryConfig | None = None
     """Where to register the Avro schemas. Without it, they go to the topic `<name>.schemas`."""
 
-    topics: Annotated[str, like(r"(?:[^{}]|\{(?:name|table)\}|\{\{|\}\})+")] = "{name}.{table}"
-    """The topic of a table's changes. What Kafka does not allow in a table's name is `_xHHHH_`, its code point."""
+    topics: Topics = topic_routes.DEFAULT
+    """The topic of a table's changes, or a mapping with a topic for each table: `{orders: "sales.orders.v1", "audit_*":
+    "audit.{table}", default: "{name}.{table}"}`. Characters that Kafka does not allow become `_xHHHH_`, their code
+    point."""
+
+    envelope: Envelope = "change"
+    """The form of the records: `change`, the relay's own, or `debezium`, as Debezium's connectors give them through an
+    Avro converter, which needs `schema_registry`. A source may have another."""
 
     sources: list[SourceConfig] = Field(min_length=1)
     """What to relay. `type` says which keys a source has."""
@@ -82,28 +90,19 @@ class Config(ConfigModel):
     """The Spark that `relay consume` runs on. By default it runs on this machine."""
 
     http: Http | None = None
-    """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`; as a mapping, also who may
-    look."""
+    """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`; as a mapping, also who has
+    access."""
 
-    # What `load` has read.
+    # The file that `load` has read.
     _origin: _Origin = PrivateAttr(default_factory=_Origin)
-
-    @field_validator("topics")
-    @classmethod
-    def _topics_template(cls, value: str) -> str:
-        unknown = set(Template.parse(value).columns) - {"name", "table"}
-        if unknown:
-            raise ValueError(f"unknown placeholder {{{min(unknown)}}}; use {{name}} and {{table}}")
-        return value
 
     @model_validator(mode="after")
     def _check_across_keys(self) -> Self:
-        split = [source.split() for source in self.sources]
+        split = [source.in_envelope(self.envelope).split() for source in self.sources]
         self._entries = [number for number, sources in enumerate(split) for _ in sources]
-        # The model is frozen. From here on, every DynamoDB source has one table, or tags to find its tables by.
+        # The model is frozen. From here on, each DynamoDB source has one table, or tags that find its tables.
         object.__setattr__(self, "sources", [source for sources in split for source in sources])
-        problems = [*self._source_problems(), *self._topic_problems(), *self._cache_problems(), *self._place_problems()]
-        refuse(problems)
+        refuse(self._problems())
         self._claims = TopicClaims(self.topic, tuple(self.own_topics.values()))
         for source in self.sources:
             source.share(self._claims)
@@ -112,37 +111,36 @@ class Config(ConfigModel):
 
     @property
     def claims(self) -> TopicClaims:
-        """Whose each topic is, which the sources know, too."""
+        """The owner of each topic, which the sources know, too."""
         return self._claims
 
     def claim(self, relayed: Iterable[Place]) -> None:
-        """Give topics to the tables that the sources name, to those that were ``relayed`` before, then to others."""
+        """Assign topics first to tables that sources name, then to those ``relayed`` before, then to others."""
         named = ((source.name, table) for source in self.sources for table in source.table_names)
         self._claims.begin(dict.fromkeys([*named, *relayed]))
 
     def entry_of(self, number: int) -> int:
-        """Return the number of the entry of the file that the source ``number`` comes from. Both count from 0."""
+        """Return the number of the file's entry that the source ``number`` comes from. Both count from 0."""
         return self._entries[number]
 
     @property
     def file(self) -> str:
-        """The file that this was loaded from, for commands that a person is to run; `relay.yaml` if there is none."""
+        """The file that this config was loaded from, for commands shown to people; `relay.yaml` if there is none."""
         return self._origin.file
 
     @property
     def names_tables(self) -> bool:
-        """Whether every source names its tables, so that no database has to be asked for them."""
+        """Whether every source names its tables, so that no database has to be asked."""
         return all(source.names_tables for source in self.sources)
 
     @property
     def tables(self) -> dict[str, SourceConfig]:
-        """The known tables, each with its source."""
         return {table: source for source in self.sources for table in source.table_names}
 
-    def with_tables(self, find: Callable[[SourceConfig], Iterable[str] | None], *, only_split: bool = False) -> Config:
+    def with_tables(self, find: Callable[[SourceConfig], Iterable[str] | None], *, only_split: bool = False) -> Self:
         """Return this config with the tables that ``find`` returns for sources that name none. Raises ``ConfigError``.
 
-        A source stays as it is where that is None. ``only_split``: find them only for sources whose tables become
+        A source for which it returns None stays as it is. ``only_split``: ask only for sources whose tables become
         sources of their own.
         """
         if self.names_tables:
@@ -150,16 +148,24 @@ class Config(ConfigModel):
         split = [
             [source]
             if source.names_tables
-            or (only_split and not source.one_source_per_table)
+            or (only_split and not source.traits.one_source_per_table)
             or (tables := find(source)) is None
             else source.for_tables(sorted(tables))
             for source in self.sources
         ]
         found = self.model_copy(update={"sources": [source for sources in split for source in sources]})
         found._entries = list(range(len(found.sources)))
-        for _, problem in (*found._source_problems(), *found._topic_problems(), *found._cache_problems()):
+        for _, problem in found._problems():
             raise ConfigError(f"after looking up the tables of the sources: {problem}")
         return found
+
+    def _problems(self) -> Iterator[tuple[Location, str]]:
+        for find in (self._source_problems, self._envelope_problems, self._topic_problems, self._cache_problems):
+            yield from find()
+        log, copy = self.log, self.copy_.location if self.copy_ else None
+        # I1: in the folder of a Delta table, VACUUM deletes files that do not belong to the table.
+        if log is not None and copy is not None and are_nested(log.path, copy):
+            yield ("copy", "url"), "neither it nor `log.path` may be inside the other: Delta would delete its files"
 
     def _source_problems(self) -> Iterator[tuple[Location, str]]:
         names: set[str] = set()
@@ -176,27 +182,60 @@ class Config(ConfigModel):
                         f"and both would write to topic {self.topic(table)!r}",
                     )
 
+    def _envelope_problems(self) -> Iterator[tuple[Location, str]]:
+        """Yield what sources in Debezium's envelope lack, and what cannot read their records."""
+        for i, source in zip(self._entries, self.sources, strict=True):
+            if not source.is_debezium:
+                continue
+            if self.schema_registry is None:
+                yield ("sources", i), "`envelope: debezium` needs `schema_registry`: its records name the schemas there"
+            for key in ("tombstones", "key"):
+                if getattr(source, key) in (True, "item"):
+                    yield (
+                        ("sources", i, key),
+                        "belongs to `envelope: change`: in Debezium's, the complete primary key is always the key, and "
+                        "a null follows each deletion; leave it out",
+                    )
+            if problem := one_name(getattr(source, "columns", None) or ()):
+                yield ("sources", i, "columns"), problem
+            for key, read in _READING.items():
+                if getattr(source, key, None) == read:  # I7
+                    yield ("sources", i, key), f"`{read}` {NO_READS}"
+            cached = self.cache.keys.keys() & set(source.table_names) if self.cache is not None else ()
+            for table in cached:
+                yield ("cache", "keys", table), f"cannot be read: source {source.name} has `envelope: debezium`"
+            for key, consumer in (("log", self.log), ("copy", self.copy_)):
+                if consumer is not None:
+                    problem = f"reads all tables, but not the records of source {source.name}, which has `envelope: "
+                    yield (key,), f"{problem}debezium`: move that source to another config, with another `name`"
+
     def _topic_problems(self) -> Iterator[tuple[Location, str]]:
         tables = list(dict.fromkeys(self.tables))
-        several = len(tables) > 1 or not self.names_tables
-        if several and "table" not in Template.parse(self.topics).columns:
-            yield ("topics",), "must contain {table}, because there are several tables"
+        if self.names_tables:  # otherwise checked once the tables are known
+            yield from topic_routes.unknown_tables(self.topics, tables)
+        # The tables that no key of their own names.
+        key, others = topic_routes.route_of_others(self.topics)
+        several = sum(topic_routes.route(self.topics, table)[0] == key for table in tables) > 1
+        if (several or not self.names_tables) and "table" not in Template.parse(others).columns:
+            yield key, "must contain {table}, because there are several tables"
             return
         # Kafka itself refuses two topics that differ only in dots and underscores.
         own = self.own_topics.values()
         taken = {topic_key(topic): topic for topic in own}
-        key = "topics" if "topics" in self.model_fields_set else "name"
-        long = [("name", topic) for topic in own if len(topic) > _TOPIC_LENGTH]
-        # Those of tables are cut, so they say nothing that the relay's own do not.
-        for place, topic in long or [(key, each) for each in map(self.topic, tables) if len(each) > _TOPIC_LENGTH]:
-            yield ((place,), f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows")
-        for table in tables:
-            topic = self.topic(table)
-            other = taken.setdefault(topic_key(topic), topic)
+        is_set = "topics" in self.model_fields_set
+        routed = [(topic_routes.route(self.topics, table)[0] if is_set else ("name",), table) for table in tables]
+        topics = [(place, table, self.topic(table)) for place, table in routed]
+        long: list[tuple[Location, str]] = [(("name",), topic) for topic in own if len(topic) > _TOPIC_LENGTH]
+        # Topics of tables are cut, so they say nothing that the relay's own do not.
+        long = long[:1] or [(place, topic) for place, _, topic in topics if len(topic) > _TOPIC_LENGTH]
+        for place, topic in long:
+            yield place, f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows"
+        for place, table, topic in topics:
             if not is_topic(topic):
-                yield ("topics",), f"Kafka does not allow the topic name {topic!r}"
-            elif other != topic or topic in own:
-                yield (("topics",), f"topic {topic!r} of table {table!r} collides with topic {other!r}")
+                yield place, f"Kafka does not allow the topic name {topic!r}"
+            elif other := taken.get(topic_key(topic)):
+                yield place, f"topic {topic!r} of table {table!r} collides with topic {other!r}"
+            taken[topic_key(topic)] = topic
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
         for source in self.sources:
@@ -204,7 +243,7 @@ class Config(ConfigModel):
                 for i, text in enumerate(self.cache.keys.get(table, ()) if self.cache else ()):
                     # I6: no change would say which entry holds the row.
                     for column in (each for each in Template.parse(text).columns if source.protects(table, each)):
-                        problem = f"`{column}` is not published as it is: source {source.name} protects it; use another"
+                        problem = f"source {source.name} protects `{column}`: use another column"
                         yield ("cache", "keys", table, i), problem
         yield from self._late_invalidations()
         if not self.names_tables:
@@ -216,52 +255,47 @@ class Config(ConfigModel):
                 yield ("cache", "keys", table), f"no source reads table {table!r}; {hint}"
 
     def _late_invalidations(self) -> Iterator[tuple[Location, str]]:
-        """Yield why invalidations may come so late by this config that the consumer would call it behind."""
+        """Yield why this config lets invalidations come so late that the consumer would count as behind."""
         for i, source in zip(self._entries, self.sources, strict=True):
             if self.cache is None or source.late_by is None:
-                continue  # a server that is alone is read however late it is
+                continue  # a server without others is read however late it is
             is_cached = not source.names_tables or any(table in self.cache.keys for table in source.table_names)
             if is_cached and self.cache.tombstone_ttl <= 2 * source.late_by:
                 yield (
                     ("cache", "tombstone_ttl"),
                     f"{duration_text(self.cache.tombstone_ttl)} is not more than twice `sources[{i}].max_lag` "
-                    f"({duration_text(source.late_by)}), so a replica that may be read for {source.name} can make "
-                    "invalidations late: raise tombstone_ttl, or lower max_lag",
+                    f"({duration_text(source.late_by)}), so a lagging replica of {source.name} can make invalidations "
+                    f"late: raise tombstone_ttl, or lower max_lag",
                 )
-
-    def _place_problems(self) -> Iterator[tuple[Location, str]]:
-        log, copy = self.log, self.copy_.location if self.copy_ else None
-        # I1: VACUUM deletes what is in the folder of a table in Delta and is not the table's.
-        if log is not None and copy is not None and are_nested(log.path, copy):
-            yield ("copy", "url"), "neither it nor `log.path` may be inside the other: Delta would delete its files"
 
     def topic(self, table: str) -> str:
         """Return the topic of the changes of ``table``.
 
-        Characters of its name that Kafka does not allow are escaped as in names of Avro, so no two names become one.
-        Where that is too long for Kafka, the end of the name becomes the first 16 digits of its SHA-256.
+        Characters that Kafka does not allow are escaped as in Avro names, so no two names become one. If the result is
+        too long for Kafka, its end is replaced by the first 16 digits of the name's SHA-256.
         """
-        template = Template.parse(self.topics)
+        template = Template.parse(topic_routes.route(self.topics, table)[1])
         excess = len(template.render({"name": self.name, "table": legal(table)})) - _TOPIC_LENGTH
         return template.render({"name": self.name, "table": legal(table, max(0, excess))})
 
     @property
     def own_topics(self) -> dict[str, str]:
-        """The relay's own topics by their kind. Only sources of SQL have statements."""
-        kinds: tuple[Internal, ...] = (
-            (*INTERNAL, "ddl") if any(source.has_statements for source in self.sources) else INTERNAL
-        )
+        """The relay's own topics by their kind. Only SQL sources have a topic for statements."""
+        has_statements = any(source.traits.has_statements for source in self.sources)
+        kinds: tuple[Internal, ...] = (*INTERNAL, "ddl") if has_statements else INTERNAL
         return {kind: self.internal(kind) for kind in kinds}
 
     def internal(self, kind: Internal) -> str:
         return f"{self.name}.{kind}"
 
     def hashes(self) -> dict[str, str]:
-        """Return, by source, a hash of what decides which rows and values are published, and where."""
+        """Return, by source, a hash of the settings that decide which rows and values are published, and where."""
         found = {}
         for source in self.sources:
             said = source.model_dump(mode="json", include=PUBLISHED, exclude_defaults=True)
-            text = json.dumps([self.topics, said | {"tables": sorted(said.get("tables") or ())}], sort_keys=True)
+            # In their order: the first pattern that matches decides (I2).
+            routes = [*self.topics.items()] if isinstance(self.topics, dict) else self.topics
+            text = json.dumps([routes, said | {"tables": sorted(said.get("tables") or ())}], sort_keys=True)
             found[source.name] = blake2b(text.encode(), digest_size=8).hexdigest()
         return found
 
@@ -277,20 +311,20 @@ def is_topic(name: str) -> bool:
 def load(path: Path, settings: Sequence[str] = ()) -> Config:
     """Read and check the file at ``path``, without connecting to anything.
 
-    ``settings``: texts ``key=value`` that take the place of what the file says. Raises ``ConfigError`` with one line
-    ``file:line:column: problem`` for each problem.
+    ``settings``: texts ``key=value`` that override the file. Raises ``ConfigError`` with one line ``file:line:column:
+    problem`` for each problem.
     """
     return read(path, settings)[0]
 
 
 def read(path: Path, settings: Sequence[str] = ()) -> tuple[Config, Document]:
-    """Return the config as ``load`` does, and what the file says, with ``settings`` in place."""
+    """Return the config as ``load`` does, and the data of the file with ``settings`` applied."""
     document = yaml_file.read(path)
     return validate(document, path, settings), document
 
 
 def validate(document: Document, path: Path, settings: Sequence[str] = ()) -> Config:
-    """Return the config of a document, whose relative paths begin at the folder of ``path``. Raises ``ConfigError``."""
+    """Return the config in a document. Relative paths start at the folder of ``path``. Raises ``ConfigError``."""
     if not isinstance(document.data, dict):
         problem = "is empty" if document.data is None else "must be a mapping of keys to values"
         raise ConfigError(f"{path}:1:1: the file {problem}")

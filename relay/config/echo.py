@@ -1,4 +1,4 @@
-"""A config as a file that says the same: defaults filled in, secrets hidden or as the variables that hold them."""
+"""An equivalent config file: with defaults, and with secrets hidden or as the variables that hold them."""
 
 from pathlib import Path
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import yaml
 
 from relay.config.config import Config
-from relay.config.fields import StartAtToken
 from relay.config.hidden import HIDDEN, holds_secret, redacted, reference
+from relay.config.value_types import StartAtToken
 from relay.config.yaml_file import Document, Location
 
 
 def echo(config: Config, document: Document) -> dict[str, Any]:
-    """Return the data of a file that ``relay.config.load`` takes. ``document``: the file that ``config`` was read from.
+    """Return the data of an equivalent file. ``document``: the file that ``config`` was read from.
 
-    It holds no secret: in place of one stands its variable, or ``***``. `tables` are sources of their own.
+    Each secret is replaced by its variable, or by ``***``. Each table of `tables` is a separate source.
     """
     found = config.model_dump(mode="json", by_alias=True, exclude_none=True)
     folder = Path(document.name).parent.absolute()
@@ -41,6 +41,6 @@ def _shown(value: Any, location: Location, config: Config, document: Document) -
     if place in document.variables:
         text = reference(document.variables[place], secret=secret)
         held = document.value(place)
-        # If there are several tables, the name of each source begins with the entry's name.
+        # If an entry has several tables, the name of each source begins with the entry's name.
         return text + value.removeprefix(held) if place[-1] == "name" else text
     return HIDDEN if secret else redacted(value)

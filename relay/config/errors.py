@@ -21,7 +21,7 @@ SOURCE_TYPES = ("dynamodb", "vitess", "mysql")
 
 _LONGEST_SHOWN = 60
 
-# By the kinds of pydantic's errors; the names in braces are pydantic's.
+# By the type of pydantic's error. The names in braces are pydantic's.
 _EXPECTED = {
     "string_type": "text (quote it if it looks like something else)",
     "int_type": "an integer",
@@ -52,7 +52,7 @@ def refuse(problems: Iterable[tuple[Location, str]]) -> None:
 
 
 def mapping(what: str, *, at_least: int = 0) -> BeforeValidator:
-    """Annotate a mapping that has ``at_least`` this many keys. ``what``: what an error says that it must be."""
+    """Annotate a mapping that must have ``at_least`` so many keys. ``what``: the words for it in the error."""
 
     def check(value: Any) -> Any:
         if not isinstance(value, dict) or len(value) < at_least:
@@ -63,9 +63,9 @@ def mapping(what: str, *, at_least: int = 0) -> BeforeValidator:
 
 
 def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[tuple[Location, str]]:
-    """Return what is wrong with settings of another program: one problem each, with the value unless it is a secret.
+    """Return the problems in settings of another program, with their values unless those are secrets.
 
-    ``fixed``: what cannot be set so, and why.
+    ``fixed``: the settings that cannot be changed, each with the reason.
     """
     problems: list[tuple[Location, str]] = []
     for key, setting in given.items():
@@ -78,7 +78,7 @@ def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[t
 
 
 def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:
-    """Return one error that lists every problem: first the ones of options, then the file's, in its order."""
+    """Return one error that lists every problem: those of options first, then the file's in its order."""
     found: set[tuple[tuple[int, int], str]] = set()
     for detail in error.errors(include_url=False, include_input=True):
         detail["loc"], kind = without_type_tag(detail["loc"])
@@ -94,20 +94,20 @@ def explain(document: Document, error: ValidationError, root: type[BaseModel]) -
 
 
 def expected(detail: ErrorDetails) -> str | None:
-    """Return which value pydantic expected, in our words, or None for errors of another kind."""
+    """Return the words for the value that pydantic expected, or None for other kinds of errors."""
     wanted = _EXPECTED.get(detail["type"])
     return None if wanted is None else wanted.format(**detail.get("ctx", {}))
 
 
 def problems_in(detail: ErrorDetails) -> list[tuple[Location, str]]:
-    """Return what a validator of ours has found, as `invalid` takes it; or else pydantic's message."""
+    """Return the problems that one of our validators found, as `invalid` takes them; otherwise pydantic's message."""
     if detail["type"] == "invalid":
         return list(detail["ctx"]["problems"])
     return [((), str(detail["ctx"]["error"]) if detail["type"] == "value_error" else detail["msg"])]
 
 
 def without_type_tag(location: Location) -> tuple[Location, str | None]:
-    """Return a location as it is in the file, and the type of the source it is in."""
+    """Return a location as it is in the file, and the type of the source that contains it."""
     match location:
         case ("sources", int(), str(tag), *rest) if tag in SOURCE_TYPES:
             return (*location[:2], *rest), tag
@@ -150,7 +150,7 @@ def _shown(detail: ErrorDetails, document: Document) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return a value that is not a secret, or only its kind if it is long or has others inside."""
+    """Return the text of a value that is not a secret; only its kind if it is long or contains other values."""
     if not isinstance(value, (str, int, float)) or len(str(value)) > _LONGEST_SHOWN:
         return _kind_of(value)
     return repr(redacted(value)) if isinstance(value, str) else json.dumps(value)
@@ -166,9 +166,18 @@ def _unknown_key(location: Location, root: type[BaseModel], source: str | None) 
 
 
 def did_you_mean(name: str, known: Collection[str], they_are: str) -> str:
-    """Return the hint about an unknown name: the known one that is like it, or all of them after ``they_are``."""
-    like = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean `{like[0]}`?" if like else f"{they_are}{', '.join(known)}"
+    """Return a hint about an unknown name: the most similar known one, or else all of them after ``they_are``."""
+    like = nearest(name, known)
+    return f"{they_are}{', '.join(known)}" if like is None else f"did you mean `{like}`?"
+
+
+MISSPELT = 0.8
+"""How similar a name and a known one must be, for `nearest`, to count as a misspelling."""
+
+
+def nearest(name: str, known: Collection[str], alike: float = 0.5) -> str | None:
+    """Return the known name most similar to an unknown one, or None below the similarity ``alike``; 1 is equal."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=alike)), None)
 
 
 def _known_keys(names: tuple[str, ...], root: type[BaseModel], source: str | None) -> list[str]:

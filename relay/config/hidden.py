@@ -1,4 +1,4 @@
-"""What is shown of a config: no passwords and no other secrets."""
+"""A config as it may be shown: without passwords and other secrets."""
 
 import re
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from urllib.parse import unquote
 from relay.config.yaml_file import VARIABLE, Location
 
 HIDDEN = "***"
-"""What stands in place of a secret."""
+"""The text that replaces a secret."""
 
 _SECRET = re.compile(
-    r"passw|pass$|^bearer$|secret|^salt$|\.pem$|jaas|oauthbearer\.config|credential|.token$|(access|account|api|private)[._]?key",
+    r"passw|pass$|^bearer$|secret|^salt$|\.pem$|jaas|oauthbearer\.config|credential|authorization|sas[._-]token|connection-string|.token$|(access|account|api|private)[._]?key",
     re.IGNORECASE,
 )
-_USER_INFO = re.compile(r"""(?<=://)[^/\s]+(?=@)|(?<=password=)(?:"(?:[^"\\]|\\.)*"|[^&\s]+)""")
+_USER_INFO = re.compile(r"""(?<=://)[^/\s]+(?=@)|(?<=(?i:password)=)(?:"(?:[^"\\]|\\.)*"|[^&\s]+)""")
 _MARK = re.compile(r"\0(\d+)\0")
 
 
@@ -23,7 +23,7 @@ def is_secret(name: str) -> bool:
 
 
 def holds_secret(location: Location) -> bool:
-    """Return whether the value at ``location`` of the file is a secret. Tables and columns may have any name."""
+    """Whether the value at ``location`` in the file is a secret. Tables and columns may have any name."""
     match location:
         case ("http", "user" | "password" | "bearer") | ("schema_registry", "password" | "bearer"):
             return True
@@ -35,7 +35,7 @@ def holds_secret(location: Location) -> bool:
 
 
 def secrets_in(value: Any, location: Location = ()) -> Iterator[str]:
-    """Yield the secrets in the data of a file: ones that stand alone, and ones in URLs, as written and decoded."""
+    """Yield the secrets in the data of a file, also those inside URLs, both as written and decoded."""
     if isinstance(value, dict):
         for key, each in value.items():
             yield from secrets_in(each, (*location, key))
@@ -60,9 +60,9 @@ def redacted(value: Any) -> Any:
 
 
 def reference(text: str, *, secret: bool) -> str:
-    """Return a text with variables as a file has it, such as ``redis://:${PASSWORD}@h``, without literal secrets.
+    """Return a text as the file has it, such as ``redis://:${PASSWORD}@h``, without literal secrets.
 
-    ``secret``: all of it is a secret, so only the names of its variables are shown.
+    ``secret``: all of the text is a secret, so only the names of its variables are shown.
     """
     variables = [match[0] for match in VARIABLE.finditer(text)]
     numbers = iter(range(len(variables)))

@@ -1,4 +1,4 @@
-"""The config of the port with metrics, health and the status page: its address, or the address and who may look."""
+"""The config of the port with metrics, health and the status page: an address, or an address and who has access."""
 
 from typing import Annotated, Any, Self
 
@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticKnownError
 
 from relay.config.addresses import Address, RemoteAddress, host_port
-from relay.config.fields import ConfigModel, UserName
+from relay.config.value_types import ConfigModel, UserName
 
 Secret = Annotated[str, Field(min_length=1)]
 
@@ -29,25 +29,24 @@ class HttpConfig(ConfigModel):
     is enough."""
 
     certificate: Secret | None = None
-    """A PEM file with the certificate of the server, and the ones that link it to its authority. With it, the port
-    answers TLS only."""
+    """A PEM file with the server's certificate and the chain to its authority. With it, the port answers TLS only."""
 
     key: Secret | None = None
-    """The PEM file with the key of `certificate`, if that file does not have it."""
+    """The PEM file with the key of `certificate`, if the key is in a file of its own."""
 
     authorities: Secret | None = None
-    """A PEM file with the authorities that signed the certificates of `peers`. By default the system's."""
+    """A PEM file with the authorities that signed the certificates of `peers`. Default: the system's."""
 
     peers: list[RemoteAddress] = Field(default_factory=list)
-    """The ports of other workers and of consumers, such as `relay-2:9400`, which the status page of this one shows as
-    well. They have the same `user`, `password`, `bearer`, and TLS or none. Its own address may be among them."""
+    """The ports of other workers and of consumers, such as `relay-2:9400`, which this status page also shows. They have
+    the same `user`, `password` and `bearer`, and all use TLS or none does. The port's own address may be listed."""
 
     @model_validator(mode="after")
     def _belong_together(self) -> Self:
         if (self.user is None) != (self.password is None):
-            raise ValueError("`user` and `password` belong together: set both, or none")
+            raise ValueError("`user` and `password` belong together: set both, or neither")
         if self.certificate is None and (self.key or self.authorities):
-            raise ValueError("`key` and `authorities` are for a port with TLS: set `certificate`")
+            raise ValueError("`key` and `authorities` need a port with TLS: set `certificate`")
         return self
 
 

@@ -10,12 +10,12 @@ from relay.config.schema_forms import VARIABLE
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema, with the dialect that it is written in."""
+    """Return the schema, including the dialect that it uses."""
     return {"$schema": GenerateJsonSchema.schema_dialect, **Config.model_json_schema(schema_generator=_WithVariables)}
 
 
 class _WithVariables(GenerateJsonSchema):
-    """Takes a variable in place of a number, of true or false, and of one of several words."""
+    """Also accepts a variable where a number, a boolean or one of several words is expected."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         return _or_variable(super().int_schema(schema))
@@ -25,7 +25,7 @@ class _WithVariables(GenerateJsonSchema):
 
     def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
         found = super().literal_schema(schema)
-        # A single word is the type of a source, which decides how the rest is read.
+        # A literal with one word is a source's type, which decides how the rest is read.
         return _or_variable(found) if "enum" in found else found
 
 

@@ -8,9 +8,9 @@ from pydantic import Field, field_validator, model_validator
 from relay.config.addresses import Brokers, Url
 from relay.config.aws import IamConfig
 from relay.config.errors import invalid, refuse, wrong_settings
-from relay.config.fields import ConfigModel, UserName
 from relay.config.schema_forms import SETTINGS
 from relay.config.tls import Tls
+from relay.config.value_types import ConfigModel, UserName
 from relay.extras import needs
 
 # Settings that every kind of client needs to connect to a broker and to trust it.
@@ -22,11 +22,10 @@ class KafkaConfig(ConfigModel):
     """Brokers to connect to first, as `host:port`, separated by commas."""
 
     partitions: int = Field(default=6, ge=1, le=10_000)
-    """How many partitions a topic of changes has. Never change it: the order per key depends on it."""
+    """The number of partitions of a topic of changes. Never change it: the order per key depends on it."""
 
     producer: dict[str, Any] = Field(default_factory=dict, json_schema_extra=SETTINGS)
-    """librdkafka settings, passed through. Connection settings (`security.*`, `sasl.*`, `ssl.*`) apply to every
-    client."""
+    """librdkafka settings. Those for the connection (`security.*`, `sasl.*`, `ssl.*`) apply to every client."""
 
     iam: IamConfig | None = None
     """Log in to MSK with tokens of AWS, over TLS: every client, with `security.protocol: sasl_ssl` and `sasl.mechanism:
@@ -53,18 +52,18 @@ class KafkaConfig(ConfigModel):
     def _check_iam(self) -> Self:
         for key, value in self.producer.items() if self.iam else ():
             if key.startswith(("sasl.", "enable.sasl.")):
-                raise invalid((("producer", key), "stands beside `kafka.iam`, which logs in with tokens: remove it"))
+                raise invalid((("producer", key), "conflicts with `kafka.iam`, which logs in with tokens: remove it"))
             if key == "security.protocol" and str(value).lower() != "sasl_ssl":
                 raise invalid((("producer", key), "must be sasl_ssl, since `kafka.iam` sends tokens in clear text"))
         return self
 
     def connection(self) -> dict[str, Any]:
-        """Return the brokers, and what the file says of how any client connects to them."""
+        """Return the brokers and the file's connection settings for any client."""
         settings = {key: value for key, value in self.producer.items() if key.startswith(_CONNECTION)}
         return {"bootstrap.servers": self.bootstrap_servers, **settings}
 
     def client(self) -> dict[str, Any]:
-        """Return the settings that any client of librdkafka needs to connect: brokers, security, a source of tokens."""
+        """Return the settings with which any librdkafka client connects: brokers, security, and a source of tokens."""
         if self.iam is None:
             return self.connection()
         with needs("aws", "`kafka.iam`"):
@@ -95,22 +94,22 @@ class SchemaRegistryConfig(ConfigModel):
     client's own certificate."""
 
     on_incompatible: Literal["fail", "register"] = "fail"
-    """What to do when the registry refuses the changed schema of a table: stop, or register it anyway by setting the
-    subject's compatibility to NONE for that moment."""
+    """What to do when the registry refuses the changed schema of a table: stop, or register it anyway by briefly
+    setting the subject's compatibility to NONE."""
 
     @model_validator(mode="after")
     def _check_access(self) -> Self:
         if (self.user is None) != (self.password is None):
-            raise ValueError("`user` and `password` belong together: set both, or none")
+            raise ValueError("`user` and `password` belong together: set both, or neither")
         in_url = urlsplit(self.url).username is not None
         if [self.user is not None, self.bearer is not None, in_url].count(True) > 1:
-            raise ValueError("set one of `user` and `password`, `bearer`, and a name and password in `url`")
+            raise ValueError("set only one of: `user` and `password`; `bearer`; a name and password in `url`")
         if self.tls is not None and not self.url.startswith("https:"):
-            raise invalid((("tls",), "is for a `url` that begins with https"))
+            raise invalid((("tls",), "needs a `url` that begins with https"))
         return self
 
     def access(self) -> dict[str, Any]:
-        """Return the settings that Confluent's client logs in with."""
+        """Return the settings with which Confluent's client logs in."""
         files = self.tls or {}
         settings: dict[str, Any] = {
             "ssl.ca.location": files.get("ca"),
@@ -122,5 +121,5 @@ class SchemaRegistryConfig(ConfigModel):
         if self.bearer is not None:
             settings["bearer.auth.credentials.source"] = "STATIC_TOKEN"
             settings["bearer.auth.token"] = self.bearer
-            settings["bearer.auth.logical.cluster"] = ""  # of Confluent Cloud alone, but the client asks for one
+            settings["bearer.auth.logical.cluster"] = ""  # only Confluent Cloud needs one, but the client requires it
         return {key: value for key, value in settings.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Locations of tables and checkpoints, which are folders of this machine or URIs of other stores, and names in them."""
+"""Locations of tables and checkpoints, as local folders or URIs of other stores, and names within them."""
 
 import os
 import re
@@ -6,19 +6,19 @@ from hashlib import sha256
 from urllib.parse import unquote
 
 WITHOUT_COLON = r"[A-Za-z][A-Za-z0-9+.-]*//"
-"""A regular expression of how a location begins that lacks the colon after its scheme."""
+"""A regular expression for the beginning of a location whose scheme lacks its colon."""
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
 
-# And the underscore of what looks like an escape.
+# Also the underscore of anything that looks like an escape.
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]|_(?=x[0-9A-F]{4,6}_)")
 
 
 def legal(name: str, excess: int = 0) -> str:
-    """Return a table's name as a part of a topic or a path: other characters are escaped as in names of Avro.
+    """Return a table's name for use in a topic or a path. Other characters are escaped as in Avro names.
 
-    No two names become one. ``excess``: by how many characters that is too long; the end becomes the first 16 digits of
-    the name's SHA-256 then.
+    No two names become one. ``excess``: by how many characters the name is too long; its end is then replaced by the
+    first 16 digits of its SHA-256.
     """
     found = _ILLEGAL.sub(lambda each: f"_x{ord(each[0]):04X}_", name)
     if not excess:
@@ -28,9 +28,9 @@ def legal(name: str, excess: int = 0) -> str:
 
 
 def path_of(location: str) -> str | None:
-    """Return the folder of this machine that is meant, or None for one of another store.
+    """Return the local folder that ``location`` names, or None if it is in another store.
 
-    A path is meant as it is written. In a URL of ``file`` or ``delta`` only percent signs have a meaning.
+    A path is used as written. In a URL with ``file`` or ``delta``, only percent signs have a special meaning.
     """
     if (found := _URI.fullmatch(location)) is None:
         return os.path.abspath(location)  # I1
@@ -39,29 +39,26 @@ def path_of(location: str) -> str | None:
 
 
 def are_nested(one: str, other: str) -> bool:
-    """Whether one of two locations is inside the other, or is the same."""
+    """Whether one of two locations is inside the other, or both are the same."""
     first, second = (f"{_plain(each).rstrip('/')}/" for each in (one, other))
     return first.startswith(second) or second.startswith(first)
 
 
 def _plain(location: str) -> str:
-    """Return a location in the same form whichever way it is written."""
     bare = location.removeprefix("delta+")
     return path_of(bare) or bare
 
 
 def misread(location: str) -> str | None:
-    """Return why a location would be taken for another one, and what to write, or None if it is clear."""
+    """Return why a location would be mistaken for another, and what to write, or None if it is clear."""
     if re.match(WITHOUT_COLON, location):
         scheme, _, rest = location.partition("//")
-        return (
-            f"there is no colon after {scheme!r}: write {scheme}://{rest}, or {scheme}/{rest} for a folder of that name"
-        )
+        return f"there is no colon after {scheme!r}: write {scheme}://{rest}, or a folder in full"
     scheme, host, path = found.groups() if (found := _URI.fullmatch(location)) else ("", "", location)
     if scheme.lower() in ("file", "delta") and host:
         return f"{host!r} stands for a host: write {scheme}:///{host}{path}"
     if scheme.lower() in ("file", "delta") and not path.startswith("/"):
         if "://" in path:
-            return f"is not a folder of this machine: write {path}, or delta+{path} for a copy"
-        return f"names no folder: write {scheme}:/// and the folder in full"
+            return f"is not a local folder: write {path}, or delta+{path} for a copy"
+        return f"names no folder: write {scheme}:/// and the full path of the folder"
     return None

@@ -1,6 +1,6 @@
-"""What takes the place of the texts in a config file: ``--set key=value``, and numbers and true or false of variables.
+"""Overrides of the config file: ``--set key=value``, and variables where numbers or booleans are expected.
 
-The value of a variable is text, until a key wants something else.
+The value of a variable is text, unless the key wants another type.
 """
 
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from relay.config.errors import fields_of, model_inside, without_type_tag
+from relay.config.errors import did_you_mean, fields_of, model_inside, without_type_tag
 from relay.config.yaml_file import Document, Location, parse
 from relay.errors import ConfigError
 
@@ -21,17 +21,17 @@ _PLAIN = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)(?:\.[0-9_]+)?|[A-Za-z]+")
 
 
 def apply(document: Document, settings: Sequence[str], root: type[BaseModel]) -> None:
-    """Put ``settings`` in place, texts ``key=value`` with a YAML value. Raises ``ConfigError``, which names the key."""
+    """Apply ``settings``, texts ``key=value`` with a YAML value. Raises ``ConfigError``, which names the key."""
     for text in settings:
         key, equals, value = text.partition("=")
         option = f"--set {key}"
         if not equals or not key:
-            raise ConfigError(f"{option}: must be key=value, such as kafka.partitions=12")
+            raise ConfigError(f"{option}: must be key=value, such as http=127.0.0.1:9401")
         _put(document, _location(key, option, document.data, root), parse(option, value), option)
 
 
 def _location(key: str, option: str, data: dict[str, Any], root: type[BaseModel]) -> Location:
-    """Return where ``key`` leads to. In a mapping of free names, such as Kafka's, the rest of it is one name."""
+    """Return the location of ``key``. In a mapping with free names, such as Kafka's, the rest is one name."""
     if not key.startswith(("sources.", "sources[")):
         return _in_model(key, root)
     listed = data.get("sources")
@@ -43,12 +43,13 @@ def _location(key: str, option: str, data: dict[str, Any], root: type[BaseModel]
             return ("sources", number, *_in_source(inside.removeprefix(f".{name}.")))
     if (match := _NUMBERED.fullmatch(inside)) and int(match[1]) < len(entries):
         return ("sources", int(match[1]), *_in_source(match[2]))
-    known = f"the sources are {', '.join(names)}" if names else "the file has no sources"
+    wanted = inside.lstrip(".").partition(".")[0]
+    known = did_you_mean(wanted, names, "the sources are ") if names else "the file has no sources"
     raise ConfigError(f"{option}: must be sources.NAME.KEY, or sources[NUMBER].KEY with a number from 0; {known}")
 
 
 def _in_source(key: str) -> Location:
-    """Sources have no parts with keys of their own, only mappings of free names."""
+    """Sources have no nested keys, only mappings with free names."""
     return tuple(part for part in key.partition(".")[::2] if part)
 
 
@@ -69,7 +70,8 @@ def _put(document: Document, location: Location, value: Document, option: str) -
             target[str(part)] = {}
         target = target[part]
         if not isinstance(target, (dict, list)):
-            raise ConfigError(f"{option}: `{'.'.join(map(str, parents[: depth + 1]))}` in the file has no keys")
+            place = ".".join(map(str, parents[: depth + 1]))
+            raise ConfigError(f"{option}: `{place}` in the file is a single value, so nothing can be set inside it")
     target[last] = value.data
     for replaced in [each for each in document.variables if each[: len(location)] == location]:
         del document.variables[replaced]
@@ -78,9 +80,9 @@ def _put(document: Document, location: Location, value: Document, option: str) -
 
 
 def read_as_wanted(document: Document, error: ValidationError) -> bool:
-    """Replace the texts from variables that ``error`` refuses by what YAML reads in them, if that is wanted there.
+    """Parse texts from variables as YAML where ``error`` shows that the config wants another type.
 
-    Return whether there were any. Texts that the file itself has stay as they are: there, quotes decide.
+    Return whether there were any. Texts in the file itself stay as they are: there, quotes decide.
     """
     found = False
     for detail in error.errors(include_url=False):

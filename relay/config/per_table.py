@@ -1,33 +1,47 @@
-"""What sources of all types have: keys for each of their tables, and what sets their databases apart."""
+"""The keys that sources of all types have for each of their tables, and the differences between their databases."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from relay.config.conditions import Conditions, Where
-from relay.config.errors import invalid
-from relay.config.fields import ConfigModel, Keys, Name, start_time
+from relay.config.errors import did_you_mean, invalid
 from relay.config.protection import ColumnRules, Protect
-from relay.config.topic_claims import TopicClaims
+from relay.config.topic_routes import TopicClaims
+from relay.config.value_types import ConfigModel, Keys, Name, start_time
 from relay.config.yaml_file import Location
+
+Envelope = Literal["change", "debezium"]
+
+NO_READS = (
+    "does not fit `envelope: debezium`: its sinks write what comes last, and a row that is read beside the stream may "
+    "come after a newer change of it, or after its deletion. Fill a sink from a dump, and let `start` name the dump's "
+    "position"
+)
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Properties of all sources of a type. ``unit``: the word for what their tables contain, such as rows.
+
+    ``one_source_per_table``: an entry with several tables becomes a source for each. ``has_statements``: the topic
+    `ddl` has statements that change its tables. ``has_complete_streams``: its stream contains every change of rows that
+    a snapshot reads beside it. ``can_read_items``: the values of a cache may be its items. ``has_stream_tokens``: a
+    program without the relay can continue its stream from the relay's position.
+    """
+
+    unit: str = "rows"
+    one_source_per_table: bool = False
+    has_statements: bool = True
+    has_complete_streams: bool = True
+    can_read_items: bool = False
+    has_stream_tokens: bool = False
 
 
 class PerTableConfig(ConfigModel):
-    unit: ClassVar[str] = "rows"
-    """What its tables have."""
-    one_source_per_table: ClassVar[bool] = False
-    """Whether an entry with several tables becomes a source for each."""
-    has_statements: ClassVar[bool] = True
-    """Whether statements, which the topic `ddl` has, change its tables."""
-    has_complete_streams: ClassVar[bool] = True
-    """Whether its stream has all changes of the rows that a snapshot reads beside it."""
-    can_read_rows: ClassVar[bool] = True
-    """Whether the rows of its tables can be compared with the log and the copy."""
-    can_read_items: ClassVar[bool] = False
-    """Whether the values of a cache may be its items."""
-    has_stream_tokens: ClassVar[bool] = False
-    """Whether a program without the relay can read its stream on from where the relay is."""
+    traits: ClassVar[Traits] = Traits()
 
     name: Name
     """The name of this source in tokens, metrics and commands."""
@@ -50,29 +64,41 @@ class PerTableConfig(ConfigModel):
     without its images and keep the complete change as a dead letter."""
 
     protect: Protect = Field(default_factory=dict)
-    """By table, columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:
-    {salt: "${SALT}"}}}}`. Nothing is published in their place, or `***`, or a hash that is equal for equal values."""
+    """By table, the columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:
+    {salt: "${SALT}"}}}}`. They are left out, or replaced by `***` or by a hash that is equal for equal values."""
 
     where: Where = Field(default_factory=dict)
-    """By table, the values in columns of the key that its published rows have: `{customer: {region: eu}}`. Default: all
-    rows are published."""
+    """By table, the values that published rows have in key columns: `{customer: {region: eu}}`. Default: all rows are
+    published."""
 
-    # Whose each topic of the config is; None for an entry on its own.
+    envelope: Envelope | None = None
+    """The form of this source's records, instead of `envelope` of the whole relay."""
+
+    # The owners of the config's topics; None for an entry without a config.
     _claims: TopicClaims | None = PrivateAttr(None)
 
     def share(self, claims: TopicClaims) -> None:
         self._claims = claims
 
     def without_topic(self, table: str) -> str:
-        """Take the topic of ``table``, or return why it cannot have it; "" if it can."""
+        """Claim the topic of ``table``. Return "" if that succeeds, otherwise why the table cannot have it."""
         return self._claims.refusal(self.name, table) if self._claims is not None else ""
 
     @model_validator(mode="after")
     def _tombstones_have_keys_of_items(self) -> Self:
         if self.tombstones and self.key != "item":
-            problem = f"requires `key: item`: under a hash key, a tombstone would delete all of its {self.unit}"
+            problem = f"requires `key: item`: under a hash key, a tombstone would delete all of its {self.traits.unit}"
             raise invalid((("tombstones",), problem))  # I1
         return self
+
+    @property
+    def is_debezium(self) -> bool:
+        return self.envelope == "debezium"
+
+    def in_envelope(self, envelope: Envelope) -> Self:
+        """Return this source with the envelope of the whole relay, unless it has one of its own."""
+        is_given = self.envelope is not None or envelope == "change"
+        return self if is_given else self.model_copy(update={"envelope": envelope})
 
     @property
     def key_mode(self) -> Literal["hash", "item"]:
@@ -86,7 +112,7 @@ class PerTableConfig(ConfigModel):
 
     @property
     def late_by(self) -> float | None:
-        """How many seconds the server that is read may be behind, though another is not; None if there is no other."""
+        """How many seconds the server that is read may lag if there are others; None if it is the only one."""
         return None
 
     def rules(self, table: str) -> ColumnRules:
@@ -96,14 +122,14 @@ class PerTableConfig(ConfigModel):
         return column in self.rules(table)
 
     def conditions(self, table: str) -> Conditions:
-        """What the published rows of ``table`` have in columns of the key; empty if all rows are published."""
+        """The values that published rows of ``table`` have in key columns; empty if all rows are published."""
         return self.where.get(table, {})
 
     def _unknown_tables(self, tables: Iterable[str]) -> list[tuple[Location, str]]:
-        """Return a problem for each table in these keys that is not one of ``tables``, which are all of the source."""
+        """Return a problem for each table in these keys that is not among ``tables``, all of the source's tables."""
         known = list(tables)
         return [
-            ((key, table), f"is not a table of this source, which reads {', '.join(known)}")
+            ((key, table), f"is not a table of this source; {did_you_mean(table, known, 'it reads ')}")
             for key, of_tables in (("protect", self.protect), ("where", self.where))
             for table in of_tables
             if table not in known

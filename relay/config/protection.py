@@ -1,12 +1,11 @@
-"""Columns whose values are not published: which ones, and what is published in their place.
+"""Columns whose values are not published: which ones, and what replaces them.
 
-The keys are a contract with users, and so are the texts: a consumer may join by them.
+The keys and the replacing texts are a contract with users: a consumer may join by these texts.
 """
 
 import hmac
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
@@ -15,19 +14,19 @@ from relay.config.errors import mapping
 from relay.config.schema_forms import only
 
 MASK = "***"
-"""The text that is published in place of each value of a masked column."""
+"""The text that replaces each value of a masked column."""
 
-NOT_SHOWN = "its value cannot be carried exactly, and is not shown because the table has protected columns"
-"""What messages say in place of a value and of why it cannot be carried."""
+NOT_SHOWN = "its value cannot be carried exactly; neither is shown, because the table has protected columns"
+"""The text that messages show in place of a value and of the reason why it cannot be carried."""
 
 _FORMS = "use `exclude`, `mask`, `{hash: {salt: ...}}`, or `{absent: ...}` around one of these"
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """What is published in place of a column. ``kind``: nothing, `MASK`, or a hash made with ``salt``.
+    """How a column is published. ``kind``: not at all, as `MASK`, or as a hash made with ``salt``.
 
-    ``may_be_absent``: the table may not have the column now, only in earlier or later rows.
+    ``may_be_absent``: the column may be missing now, and exist only in earlier or later rows.
     """
 
     kind: Literal["exclude", "mask", "hash"]
@@ -36,23 +35,20 @@ class ColumnRule:
 
     @property
     def hashed(self) -> Callable[[bytes], str]:
-        """What makes the text in place of a value: HMAC-SHA-256 in 64 lower-case hexadecimal digits."""
-        return partial(_hashed, self.salt.encode())
+        """Returns the text that replaces a value: its HMAC-SHA-256 as 64 lower-case hexadecimal digits."""
+        salt = self.salt.encode()
+        return lambda value: hmac.digest(salt, value, "sha256").hex()
 
     def as_in_file(self) -> Any:
         rule = {"hash": {"salt": self.salt}} if self.kind == "hash" else self.kind
         return {"absent": rule} if self.may_be_absent else rule
 
 
-def _hashed(salt: bytes, value: bytes) -> str:
-    return hmac.digest(salt, value, "sha256").hex()
-
-
 ColumnRules = Mapping[str, ColumnRule]
 """The rules of one table, by column."""
 
 IN_KEY = "it is part of the key, which identifies the row and is published with each change: remove this rule"
-"""Why a column can have no rule."""
+"""Why a key column cannot have a rule."""
 
 
 def in_key(key: Iterable[str], rules: ColumnRules) -> str | None:
@@ -61,7 +57,7 @@ def in_key(key: Iterable[str], rules: ColumnRules) -> str | None:
 
 
 def _rule(given: Any) -> ColumnRule:
-    """Parse one rule. The messages of ``ValueError`` do not quote it: it may have a salt."""
+    """Parse one rule. The message of ``ValueError`` does not quote it, because it may contain a salt."""
     if isinstance(given, ColumnRule):
         return given
     if given == "exclude" or given == "mask":
@@ -72,10 +68,10 @@ def _rule(given: Any) -> ColumnRule:
         raise ValueError(f"is not a rule: {_FORMS}")
     options = given["hash"]
     if not isinstance(options, dict) or set(options) != {"salt"}:
-        raise ValueError("`hash` needs a `salt`, and nothing else: {hash: {salt: ...}}")
+        raise ValueError("`hash` needs only a `salt`: {hash: {salt: ...}}")
     salt = options["salt"]
     if not isinstance(salt, str) or not salt:
-        raise ValueError("the salt must be text that is not empty, best given as `${NAME}`")
+        raise ValueError("the salt must be non-empty text, best given as `${NAME}`")
     return ColumnRule("hash", salt)
 
 

@@ -1,6 +1,6 @@
-"""What the JSON schema of configs says beyond the types of values, for editors: the forms of texts.
+"""Parts of the JSON schema of configs beyond the types of values, for editors: the patterns of texts.
 
-What several keys have to be together only the validators say. Regular expressions are JavaScript's.
+Rules about several keys are checked by the validators alone. Regular expressions are JavaScript's.
 """
 
 import re
@@ -12,20 +12,20 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 SETTINGS: dict[str, Any] = {"additionalProperties": {"type": ["string", "number", "boolean"]}}
-"""The settings of another program."""
+"""The pattern of another program's settings."""
 
 VARIABLE: dict[str, Any] = {"type": "string", "pattern": r"\$\{"}
-"""A text with a variable, in place of a value that is not a text."""
+"""A text with a variable, where the value itself is not text."""
 
 TEMPLATE = r"(?:[^{}]|\{[^{}]+\}|\{\{|\}\})+"
-"""The form of ``relay.config.template.Template``."""
+"""The pattern of ``relay.config.template.Template``."""
 
 TIME = r"\d{4}-?[\dW].*"
-"""Roughly the form of ISO times."""
+"""Roughly the pattern of ISO times."""
 
 
 def form(pattern: str) -> str:
-    """Return a regular expression for texts of this form, and for texts with a variable, which may hold anything."""
+    """Return a regular expression for texts with this pattern, or with a variable, which may hold anything."""
     return rf"^(?:{pattern})$|\$\{{"
 
 
@@ -39,7 +39,7 @@ def like(pattern: str) -> WithJsonSchema:
 
 @dataclass(frozen=True)
 class TextForm:
-    """Annotates texts of a form, and refuses others. ``problem``: what is wrong with one, which stands for `{}`."""
+    """Annotates texts with a pattern, and refuses others. ``problem``: the error, with `{}` for the text."""
 
     pattern: str
     problem: str

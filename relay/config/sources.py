@@ -1,23 +1,22 @@
-"""The config of each kind of source. Its keys are a contract with users."""
-
-from __future__ import annotations
+"""The config of DynamoDB sources. Its keys are a contract with users."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from relay.config import declared
 from relay.config.addresses import Url
 from relay.config.aws import AwsConfig
-from relay.config.columns import FORM, canonical_type
+from relay.config.dynamodb_columns import DeclaredType
 from relay.config.errors import invalid, refuse
-from relay.config.fields import Start, StartAtToken, start_time
-from relay.config.per_table import PerTableConfig
+from relay.config.per_table import PerTableConfig, Traits
 from relay.config.schema_forms import TextForm, like
 from relay.config.sql_sources import MySQLConfig, VitessConfig
+from relay.config.value_types import Start, StartAtToken, start_time
 from relay.errors import ConfigError, RelayError
 from relay.types.columns import REST
 
@@ -30,12 +29,40 @@ _ARN = TextForm(
 )
 
 
+class DeclaredTable(Protocol):
+    """What the relay asks a class about its table.
+
+    The class comes from ``relay.dynamodb.models``, which is not imported here.
+    """
+
+    def __columns__(self) -> Mapping[str, str]:
+        """Return the types of its columns, as ``columns:`` has them, by attribute name."""
+
+    def __differences__(self, table: Mapping[str, Any], ttl: str | None) -> Iterable[str]:
+        """Return a message for each declaration that the described table does not meet."""
+
+
+def declared_table(path: str) -> DeclaredTable:
+    """Import the class at ``path``. Raises ValueError, saying what is wrong with it."""
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise ValueError(f"{path!r} is not the path of a class: write app.models:Order")
+    try:
+        found: Any = attrgetter(name)(import_module(module))
+    except ModuleNotFoundError as error:
+        raise ValueError(f"cannot import {path}: {error}: is its folder in PYTHONPATH?") from error
+    except Exception as error:
+        # The import runs foreign code, which may raise anything.
+        raise ValueError(f"cannot import {path}: {error!r}") from error
+    if not isinstance(found, type) or not hasattr(found, "__differences__"):
+        raise ValueError(f"{path} is not a table's class: make it extend relay.dynamodb.models.Model")
+    return cast(DeclaredTable, found)
+
+
 class DynamoDBConfig(PerTableConfig, AwsConfig):
-    unit: ClassVar[str] = "items"
-    one_source_per_table: ClassVar[bool] = True
-    has_statements: ClassVar[bool] = False
-    can_read_items: ClassVar[bool] = True
-    has_stream_tokens: ClassVar[bool] = True
+    traits: ClassVar[Traits] = Traits(
+        "items", one_source_per_table=True, has_statements=False, can_read_items=True, has_stream_tokens=True
+    )
 
     type: Literal["dynamodb"]
     """A DynamoDB table, read from its stream."""
@@ -44,7 +71,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     """The table whose stream to read."""
 
     tables: list[Annotated[str, _TABLE]] | None = Field(default=None, min_length=1)
-    """Several tables instead of one. Each becomes a source of its own, called `<name>.<table>`."""
+    """Several tables instead of one. Each becomes a separate source, called `<name>.<table>`."""
 
     tags: dict[str, str] | None = Field(default=None, min_length=1)
     """All tables of the region with these tags, instead of `tables`. The relay looks them up at each start."""
@@ -56,7 +83,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     """The region of the table. Default: the one in `stream_arn`, or the AWS environment's."""
 
     endpoint_url: Annotated[str, Url(("http", "https"))] | None = None
-    """The URL of DynamoDB, if it is not AWS."""
+    """The URL of DynamoDB, if it is not AWS's."""
 
     start: Start = "trim_horizon"
     """Where to start on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it has an offset), a time ago
@@ -68,16 +95,17 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     key: Literal["hash", "item"] = "hash"
     """The Kafka key: the hash key alone, or the full primary key."""
 
-    columns: dict[str, Annotated[str, AfterValidator(canonical_type), like(FORM)]] | None = Field(
+    columns: dict[str, DeclaredType] | None = Field(
         default=None, min_length=1, json_schema_extra={"propertyNames": {"not": {"const": REST}}}
     )
-    """Types of attributes, key columns included, for typed rows instead of JSON. Attributes without a column are in
-    `rest`. Types: string, bytes, boolean, int, long, double, decimal(p,s), timestamp (seconds since the epoch), set (of
-    strings), json (anything)."""
+    """Types of attributes, including the key, for typed rows instead of JSON. Other attributes are in `rest`. Types:
+    string, bytes, boolean, int, long, double, decimal(p,s), timestamp (seconds since the epoch), set (of strings), json
+    (anything). `{absent: type}` is for an attribute that few items have: `relay check` does not take its name for a
+    mistyped one."""
 
-    model: Annotated[str, like(declared.FORM)] | None = None
+    model: Annotated[str, like(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")] | None = None
     """The class of `relay.dynamodb.models` that declares the table, instead of `columns`, such as `app.models:Order`.
-    `relay check` compares its key, indexes, view type and time to live with the table, too."""
+    `relay check` also compares its key, indexes, view type and time to live with the table."""
 
     @model_validator(mode="before")
     @classmethod
@@ -86,11 +114,11 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         if not isinstance(given, dict) or not isinstance(path := given.get("model"), str):
             return given
         try:
-            columns = dict(declared.declared_table(path).__columns__())
+            columns = dict(declared_table(path).__columns__())
         except (ValueError, RelayError) as error:
             raise invalid((("model",), str(error))) from error
         if given.get("columns") not in (None, columns):
-            raise invalid((("columns",), "stands beside `model`, which declares them: remove one of the two"))
+            raise invalid((("columns",), "conflicts with `model`, which declares them: remove one of the two"))
         return {**given, "columns": columns}
 
     @field_validator("columns")
@@ -105,13 +133,13 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         if [self.table, self.tables, self.tags, self.stream_arn].count(None) != 3:
             raise ValueError("set exactly one of `table`, `stream_arn`, `tables` and `tags`")
         if self.columns and (self.tables or self.tags):
-            raise invalid((("columns",), "describe a single table: give that table a source of its own"))
+            raise invalid((("columns",), "describe a single table: add a separate source for that table"))
         if isinstance(self.start, StartAtToken) and self.stream_arn != self.start.stream_arn and self.table is None:
             # With `table`, the stream is looked up and compared when it is opened.
             stream = self.start.stream_arn
             raise invalid((("start",), f"the token belongs to stream {stream}; set `stream_arn` to it, or set `table`"))
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
-        # DynamoDB Local has a region of its own in its ARNs.
+        # DynamoDB Local has its own region in its ARNs.
         if arn and self.region and self.endpoint_url is None and arn[1] != self.region:
             raise invalid((("region",), f"is {self.region}, but the stream is in {arn[1]}"))
         return self
@@ -122,15 +150,14 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         for table, rules in self.protect.items():
             for name, rule in rules.items():
                 if rule.kind == "exclude" and name in (self.columns or ()):
-                    problems.append((("protect", table, name), "is declared in `columns` as well: remove it from one"))
+                    problems.append((("protect", table, name), "is also declared in `columns`: remove one of them"))
         refuse(problems)
         return self
 
-    def split(self) -> list[DynamoDBConfig]:
-        """Return one source per table if `tables` is set, otherwise this one."""
+    def split(self) -> list[Self]:
         return self.for_tables(self.tables) if self.tables else [self]
 
-    def for_tables(self, tables: Iterable[str]) -> list[DynamoDBConfig]:
+    def for_tables(self, tables: Iterable[str]) -> list[Self]:
         """Return one source per table, each configured like this one and called `<name>.<table>`.
 
         Raises ``ConfigError`` if `protect` or `where` names another table.
@@ -158,7 +185,6 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
 
     @property
     def table_names(self) -> list[str]:
-        """The table, unless `tags` find it."""
         return [] if self.tags else [self.table_name]
 
     @property
@@ -167,7 +193,6 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
 
     @property
     def table_name(self) -> str:
-        """The table, from `table` or from the ARN of its stream."""
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
         return arn[2] if arn else str(self.table)
 
@@ -179,7 +204,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
 
     @staticmethod
     def parse_start(to: Any) -> str | StartAtToken:
-        """Parse ``relay reset --to``: a start, or ``token:PATH``. ValueError on anything else."""
+        """Parse ``relay reset --to``: a start, or ``token:PATH``. Raises ValueError for anything else."""
         if isinstance(to, dict) and set(to) == {"token"}:
             to = f"token:{to['token']}"
         if not isinstance(to, str):

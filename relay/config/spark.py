@@ -1,4 +1,4 @@
-"""The config of the Spark that the consumers run on. Its keys are a contract with users."""
+"""The config of Spark for the consumers. Its keys are a contract with users."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ from pydantic import Field, ValidationError, field_validator
 
 from relay.config.addresses import PORT
 from relay.config.errors import problems_in, refuse, wrong_settings
-from relay.config.fields import ConfigModel
 from relay.config.schema_forms import SETTINGS, TextForm
+from relay.config.value_types import ConfigModel
 from relay.errors import ConfigError
 
 LOCAL = "local[*]"
@@ -17,7 +17,7 @@ LOCAL = "local[*]"
 _SPARK = rf"[^\s:/,]+:{PORT}"
 _MASTER = TextForm(
     rf"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://{_SPARK}(,{_SPARK})*",
-    "{} is not a master of Spark, such as local[*], spark://host:7077, yarn or k8s://URL",
+    "{} is not a Spark master, such as local[*], spark://host:7077, yarn or k8s://URL",
 )
 _SETTING = re.compile(r"spark\.[^\s=]+")
 _FIXED = {
@@ -27,7 +27,7 @@ _FIXED = {
 
 
 class SparkConfig(ConfigModel):
-    """Without ``master`` Spark runs in a process on this machine."""
+    """Without ``master``, Spark runs in a process on this machine."""
 
     master: Annotated[str, _MASTER] = LOCAL
     """The cluster to run on, such as `spark://host:7077`, `yarn` or `k8s://https://host:443`."""
@@ -38,27 +38,23 @@ class SparkConfig(ConfigModel):
     """Settings of Spark, such as `spark.executor.memory: 2g`."""
 
     connectors: str | None = Field(default=None, min_length=1)
-    """Where the jars of Spark's connectors come from: the URL of a Maven repository, a folder that has them, or
-    `installed` if every machine has them among Spark's own jars. By default Maven Central."""
+    """Where the jars of Spark's connectors come from: the URL of a Maven repository, a folder with the jars, or
+    `installed` if every machine has them among Spark's own jars. Default: Maven Central."""
 
     shared_folders: bool = False
-    """Whether all machines of the cluster have local folders in common, such as by NFS. Otherwise checkpoints and Delta
-    tables in local folders are refused there."""
+    """Whether all machines of the cluster share local folders, such as by NFS. Otherwise a cluster refuses checkpoints
+    and Delta tables in local folders."""
 
     @field_validator("conf")
     @classmethod
     def _settings(cls, value: dict[str, Any]) -> dict[str, str]:
         problems = wrong_settings(value, _FIXED)
-        problems += [
-            ((key,), "is not a setting of Spark: their names begin with `spark.`")
-            for key in value
-            if not _SETTING.fullmatch(key)
-        ]
-        refuse(problems)
+        others = [key for key in value if not _SETTING.fullmatch(key)]
+        refuse([*problems, *(((key,), "is not a Spark setting: their names begin with `spark.`") for key in others)])
         return {key: str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()}
 
     def overridden(self, master: str | None, conf: Sequence[str]) -> Self:
-        """Return this config with the options of the command line in front. ``conf``: texts ``key=value``.
+        """Return this config with the options of the command line applied. ``conf``: texts ``key=value``.
 
         Raises ``ConfigError``, which names the option.
         """

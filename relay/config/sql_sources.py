@@ -1,22 +1,35 @@
 """The config of the SQL sources: Vitess, and MySQL or MariaDB. Its keys are a contract with users."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from relay.config.addresses import RemoteAddress
 from relay.config.aws import IamConfig
-from relay.config.errors import invalid, refuse
-from relay.config.fields import Keys, Seconds, StartOfBinlogs, StartOfVStream, parse_binlog_start, parse_vstream_start
-from relay.config.per_table import PerTableConfig
+from relay.config.errors import did_you_mean, invalid, refuse
+from relay.config.per_table import PerTableConfig, Traits
 from relay.config.protection import IN_KEY, in_key
 from relay.config.schema_forms import TextForm, like
 from relay.config.tls import Tls
+from relay.config.value_types import (
+    Keys,
+    Seconds,
+    StartOfBinlogs,
+    StartOfVStream,
+    parse_binlog_start,
+    parse_vstream_start,
+)
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
 
 _WITH_DATABASE = TextForm(r".+\..+", "{} must be a table with its database, such as _vt.vreplication")
+
+
+def _twice(names: Sequence[str], *place: str) -> Iterator[tuple[Location, str]]:
+    for number, each in enumerate(names):
+        if each in names[:number]:
+            yield (*place, number), "is listed twice"
 
 
 class _SQLConfig(PerTableConfig):
@@ -42,8 +55,8 @@ class _SQLConfig(PerTableConfig):
     """Encrypt the connection. `ca`, `cert` and `key` are files; an empty mapping trusts the system's authorities."""
 
     snapshot_rows_per_second: int | None = Field(default=None, ge=10)
-    """The most rows that a snapshot reads in a second from each of the four tables that it reads at once. Default: as
-    many as it can."""
+    """The most rows per second that a snapshot reads from each table of each shard; it reads up to four tables in turn.
+    Default: no limit."""
 
     on_alter: Literal["warn", "resnapshot"] = "warn"
     """What to do after a statement that may have changed rows of a table without logging them, such as an ALTER TABLE
@@ -57,11 +70,21 @@ class _SQLConfig(PerTableConfig):
     # The tables found in the database, if `tables` is not set.
     _found_tables: list[str] = PrivateAttr(default_factory=list)
 
+    @field_validator("tables")
+    @classmethod
+    def _once(cls, value: list[str] | None) -> list[str] | None:
+        refuse(_twice(value or []))
+        return value
+
     @model_validator(mode="after")
     def _check_key(self) -> Self:
-        if isinstance(self.key, dict) and self.tables:
-            for table in self.key.keys() - set(self.tables):
-                raise invalid((("key", table), "is not listed in `tables`"))
+        of_tables = self.key if isinstance(self.key, dict) else {}
+        refuse(_twice(self.key, "key") if isinstance(self.key, list) else ())
+        refuse(problem for table, columns in of_tables.items() for problem in _twice(columns, "key", table))
+        if of_tables and self.tables:
+            for table in of_tables.keys() - set(self.tables):
+                hint = did_you_mean(table, self.tables, "they are ")
+                raise invalid((("key", table), f"is not in `tables`; {hint}"))
         return self
 
     @model_validator(mode="after")
@@ -96,7 +119,7 @@ class _SQLConfig(PerTableConfig):
 
     @property
     def named_tables(self) -> list[str]:
-        """The tables that the entry names, which exist when their reading begins."""
+        """The tables that the entry names. They exist when their reading begins."""
         return list(dict.fromkeys([*(self.tables or ()), *self.where]))
 
     def key_columns(self, table: str) -> tuple[str, ...]:
@@ -109,8 +132,7 @@ class _SQLConfig(PerTableConfig):
 class VitessConfig(_SQLConfig):
     """A Vitess keyspace, read through the VStream of a vtgate."""
 
-    has_complete_streams: ClassVar[bool] = False
-    can_read_rows: ClassVar[bool] = False
+    traits: ClassVar[Traits] = Traits(has_complete_streams=False)
 
     parse_start = staticmethod(parse_vstream_start)
 
@@ -151,12 +173,12 @@ class MySQLConfig(_SQLConfig):
     """A database on MySQL or MariaDB servers."""
 
     shards: dict[str, Annotated[list[RemoteAddress], Field(json_schema_extra={"minItems": 1})]] = Field(min_length=1)
-    """The servers of each shard, in the order in which to try them: `{"-": ["db1:3306", "db1-replica:3306"]}`. During
-    a reshard, list the shards of both sides: those before it first, then those after it."""
+    """The servers of each shard, in the order in which to try them: `{"-": ["db1:3306", "db1-replica:3306"]}`. During a
+    reshard, list the old shards first, then the new ones."""
 
     iam: IamConfig | None = None
-    """Log in to RDS or Aurora with a token of AWS instead of a password, a new one for each connection. Requires `tls`,
-    and the names of the servers that AWS gave them, since the token is for such a name."""
+    """Log in to RDS or Aurora with AWS tokens instead of a password, a new one for each connection. Requires `tls`.
+    Servers must have the names that AWS gave them, because a token is valid for one name."""
 
     database: str = Field(min_length=1)
     """The database to read. It has the same name on every server."""
@@ -172,7 +194,7 @@ class MySQLConfig(_SQLConfig):
     """`initial` also reads the complete tables once, beside the binlog, and publishes every row as READ."""
 
     reshard_checkpoint_table: Annotated[str, _WITH_DATABASE] = "_vt.vreplication"
-    """The table in which the replication of a reshard records its position, in each transaction that it applies."""
+    """The table in which the replication of a reshard records its position in each transaction that it applies."""
 
     @field_validator("shards")
     @classmethod
@@ -194,11 +216,11 @@ class MySQLConfig(_SQLConfig):
         if self.iam is None:
             return self
         if self.password is not None:
-            raise invalid((("password",), "stands beside `iam`, which logs in with tokens: remove one of the two"))
+            raise invalid((("password",), "conflicts with `iam`, which logs in with tokens: remove one of the two"))
         if self.user is None:
             raise invalid((("iam",), "needs the `user` to log in as"))
         if self.tls is None:
-            raise invalid((("iam",), "sends tokens in clear text, so it needs `tls`, such as `tls: {ca: bundle.pem}`"))
+            raise invalid((("iam",), "needs `tls`, such as {ca: bundle.pem}: tokens would be sent in clear text"))
         return self
 
     @property

@@ -1,28 +1,27 @@
 """Templates such as ``"order:{order_id}"``: text with column names in braces.
 
-Not ``str.format``: a column name may contain dots, colons, spaces or brackets, and the braces contain only the name.
+Unlike in ``str.format``, a column name may contain dots, colons, spaces or brackets, and braces contain only the name.
 ``{{`` and ``}}`` are literal braces.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed template. ``pieces``: pairs of literal text and the column after it, None after the last literal."""
+    """A parsed template. ``pieces``: pairs of literal text and the column after it, or None after the last."""
 
     text: str
     pieces: tuple[tuple[str, str | None], ...]
 
     @classmethod
-    def parse(cls, text: str) -> Template:
-        """Parse ``text``. ValueError names the position, from 1, of an unmatched or empty brace."""
+    def parse(cls, text: str) -> Self:
+        """Parse ``text``. Raises ValueError with the position, from 1, of an unmatched or empty brace."""
         pieces: list[tuple[str, str | None]] = []
         literal, end = "", 0
         for match in _TOKEN.finditer(text):
@@ -48,13 +47,13 @@ class Template:
         return tuple(dict.fromkeys(column for _, column in self.pieces if column is not None))
 
     def render(self, values: Mapping[str, str]) -> str:
-        """Fill in ``values``. KeyError names a column that has no value."""
+        """Fill in ``values``. Raises KeyError with the name of a column that has no value."""
         return "".join(literal if column is None else literal + values[column] for literal, column in self.pieces)
 
     def matches(self, text: str) -> Iterator[dict[str, str]]:
-        """Yield all values of the columns that make ``render`` return ``text``, the shortest first column first.
+        """Yield all column values that ``render`` turns into ``text``, the shortest first column first.
 
-        There may be many: ``{a}:{b}`` returns x:y:z in two ways, and ``{a}{b}`` a text of n characters in n + 1.
+        There may be several: ``{a}:{b}`` returns x:y:z in two ways, and ``{a}{b}`` a text of n characters in n + 1.
         """
         literal, column = self.pieces[0]
         if text.startswith(literal):
@@ -63,7 +62,7 @@ class Template:
     def _matches(
         self, text: str, start: int, column: str | None, number: int, values: dict[str, str]
     ) -> Iterator[dict[str, str]]:
-        """Continue at ``start`` with the value of ``column`` and the literal of the piece ``number`` after it."""
+        """Continue at ``start`` with the value of ``column``, followed by the literal of the piece ``number``."""
         if column is None:
             if start == len(text):
                 yield values

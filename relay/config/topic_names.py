@@ -1,10 +1,10 @@
-"""The topics that a name given by a user means."""
+"""The topics that names given by a user stand for."""
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from relay.config.cache import CacheConfig
 from relay.config.config import Config
+from relay.config.errors import nearest
 from relay.errors import ConfigError
 
 
@@ -19,23 +19,38 @@ def resolve_topics(config: Config, names: Sequence[str]) -> list[str]:
 def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
     """Return the topics for ``names``, which may be tables or their topics; without names, all of them.
 
-    If the config has a source that does not name its tables, any name of a table is taken. Raises ``ConfigError``.
+    If a source of the config names no tables, any table name is accepted. Raises ``ConfigError``.
     """
     if isinstance(names, str):
-        names = [names]  # and not a topic for each of its characters
-    if not config.names_tables:
-        if not names:
-            raise ConfigError("name the tables to read: a source of the config reads tables that it does not name")
+        names = [names]  # not a topic for each of its characters
+    if config.names_tables:
+        topics = _resolve(config, names, {})
+    elif names:
         known = {config.topic(table) for table in config.tables}
-        names = [name if name in known else config.topic(name) for name in names]
-        return list(dict.fromkeys(names))
-    return _resolve(config, names, {})
+        topics = list(dict.fromkeys(name if name in known else config.topic(name) for name in names))
+    else:
+        raise ConfigError("name the tables to read: a source in the config does not name its tables")
+    require_own_envelope(config, topics)
+    return topics
+
+
+def require_own_envelope(config: Config, topics: Iterable[str]) -> None:
+    """Raise ``ConfigError`` for a topic whose records are not in the relay's own envelope."""
+    owners = {config.topic(table): source for table, source in config.tables.items()}
+    unnamed = next((each for each in config.sources if each.is_debezium and not each.names_tables), None)
+    for topic in topics:
+        if (source := owners.get(topic, unnamed)) is not None and source.is_debezium:
+            raise ConfigError(
+                f"topic {topic}: source {source.name} has `envelope: debezium`, whose records are only for sinks that "
+                "read Debezium's format. Name other topics; or relay the table with `envelope: change`, in a relay "
+                "with another `name` if you need both"
+            )
 
 
 def topics_of_cache(config: Config, cache: CacheConfig) -> list[str]:
     """Return the topics whose records invalidate the cache: the topics of its tables, of gaps, and of statements."""
     own = config.own_topics
-    # One stream, whose checkpoint covers gaps and statements too: a restart misses none (I6, I9).
+    # One stream, whose checkpoint also covers gaps and statements: a restart misses none (I6, I9).
     return [*map(config.topic, cache.keys), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]
 
 
@@ -47,7 +62,7 @@ def _resolve(config: Config, names: Sequence[str], own: Mapping[str, str]) -> li
     meanings = {**own, **tables, **known}
     for name in names:
         if name not in meanings:
-            nearest = difflib.get_close_matches(name, meanings, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"its topics are {', '.join(known)}"
+            like = nearest(name, meanings)
+            hint = f"did you mean `{like}`?" if like else f"its topics are {', '.join(known)}"
             raise ConfigError(f"{name!r} is not a topic of this relay; {hint}")
     return list(dict.fromkeys(meanings[name] for name in names))

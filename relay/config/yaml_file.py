@@ -1,4 +1,4 @@
-"""Reads YAML into plain data, expands ``${NAME}``, and records where every key and value comes from."""
+"""Reads YAML into plain data, expands ``${NAME}``, and records the place of every key and value."""
 
 import os
 import re
@@ -17,27 +17,27 @@ Location = tuple[str | int, ...]
 """The keys and indexes that lead to a value, outermost first."""
 
 VARIABLE = re.compile(r"\$(\$\{)|\$\{([^}]*)(\}?)")
-"""A variable, or the text that stands for `${`. Groups: that text without its first `$`; what is in the braces; `}`."""
+"""A variable, or the escape for `${`. Groups: the text without its first `$`; what is in the braces; `}`."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS = {"tag:yaml.org,2002:" + kind for kind in ("null", "bool", "int", "float")}
-# A time is kept as text: each key decides what it means.
+# A time is kept as text: each key decides what the text means.
 _TEXTS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value")}
 _MERGE = "tag:yaml.org,2002:merge"
 
 _DEEPEST = 50
-# A value that is repeated by aliases (*) counts each time: a few lines of aliases to aliases are billions.
+# Each alias (*) counts as all the values it repeats: a few lines of aliases to aliases can mean billions of values.
 _MOST_VALUES = 100_000
-_TOO_DEEP = f"more than {_DEEPEST} values inside each other"
+_TOO_DEEP = f"more than {_DEEPEST} nested values"
 _TOO_MANY = f"the file has more than {_MOST_VALUES:,} values, counting each alias (*) as what it repeats"
 
 
 @dataclass
 class Document:
-    """The data of a file, and the (line, column) of every value and every key, both counted from 1.
+    """The data of a file, with the line and column, from 1, of every key and value.
 
-    ``name``: what the data is from: the file, or the option of the command line. ``variables``: the texts
-    that hold a ``${NAME}``, as they are written. ``options``: what the command line has set, with the option.
+    ``name``: the file, or the option of the command line. ``variables``: the texts that contain a ``${NAME}``, as
+    written. ``options``: the locations that an option has set, with the option.
     """
 
     name: str
@@ -62,15 +62,13 @@ class Document:
         return ConfigError(f"{self.name}:{place[0]}:{place[1]}: {message}")
 
     def problem(self, location: Location, message: str) -> str:
-        """Return a message with the origin of the value at ``location`` in front."""
-        return (
-            f"{option}: {message}"
-            if (option := self.option(location))
-            else str(self.error(self.place(location), message))
-        )
+        """Return a message that begins with the origin of the value at ``location``."""
+        if option := self.option(location):
+            return f"{option}: {message}"
+        return str(self.error(self.place(location), message))
 
     def option(self, location: Location) -> str | None:
-        """Return the option that has set ``location`` or the value around it, or None if the file has."""
+        """Return the option that set ``location`` or a value around it, or None if the file did."""
         around = (self.options.get(location[:length]) for length in range(len(location), 0, -1))
         return next(filter(None, around), None)
 
@@ -91,10 +89,10 @@ def read(path: Path, environment: Mapping[str, str] | None = None) -> Document:
 
 
 def parse(name: str, text: str, environment: Mapping[str, str] | None = None) -> Document:
-    """Read YAML and expand ``${NAME}`` in its strings from ``environment`` (this process's).
+    """Read YAML and expand ``${NAME}`` in its strings from ``environment``, by default this process's.
 
-    ``${NAME:-text}`` is the text if the variable is not set, or empty. Raises ``ConfigError`` with name, line and
-    column for broken YAML, a duplicate key, a missing variable, and a value that is not plain data.
+    ``${NAME:-text}`` expands to the text if the variable is unset or empty. Raises ``ConfigError`` with name, line and
+    column for broken YAML, a duplicate key, a missing variable, or a value that is not plain data.
     """
     document = Document(name)
     try:
@@ -114,6 +112,10 @@ def parse(name: str, text: str, environment: Mapping[str, str] | None = None) ->
         problem = ", ".join(part for part in (error.context, error.problem) if part)
         if any("${" in line for line in text.splitlines()[place[0] - 1 : place[0]]):
             problem += "; inside {...}, quote text that contains ${NAME}"
+        elif "'\\t'" in problem:
+            problem += "; indent with spaces, not with tabs"
+        elif "<block end>" in problem:
+            problem += "; is the line indented like its neighbours?"
         raise document.error(place, f"broken YAML: {problem}") from error
     finally:
         loader.dispose()
@@ -121,7 +123,7 @@ def parse(name: str, text: str, environment: Mapping[str, str] | None = None) ->
 
 
 class _BoundedLoader(yaml.SafeLoader):
-    """Refuses what would exhaust the stack or the memory."""
+    """Refuses files that would exhaust the stack or the memory."""
 
     depth = 0
 
@@ -142,7 +144,7 @@ class _BoundedLoader(yaml.SafeLoader):
 
 @dataclass
 class _NodeReader:
-    """Turns nodes into plain data, and records their places in ``document``."""
+    """Turns YAML nodes into plain data, and records their places in ``document``."""
 
     document: Document
     loader: yaml.SafeLoader

@@ -1,1 +1,1 @@
-"""``relay demo``: a workload on embedded services, and the comparison of everything with what it wrote."""
+"""``relay demo``: runs a workload on embedded services, and compares everything with what the workload wrote."""

@@ -1,7 +1,7 @@
 """The demo: the complete system on embedded services, under a real workload, checked against the writers' record.
 
-Its processes are the ones that a user would start: ``relay run`` and ``relay consume``. ``dynamodb_orders`` and
-``vitess_orders`` hold what concerns the database, ``report`` what is measured and compared.
+It starts the processes that a user would start: ``relay run`` and ``relay consume``. ``dynamodb_orders`` and
+``vitess_orders`` contain the database-specific parts, ``report`` the measurements and comparisons.
 """
 
 import json
@@ -27,13 +27,12 @@ from rich.live import Live
 from relay.cache import RedisStore, TokenCache
 from relay.config import Config, load
 from relay.demo import report
-from relay.demo.application import Reader
 from relay.demo.dynamodb_orders import DynamoDBOrders
 from relay.demo.mysql_orders import MySQLOrders
 from relay.demo.orders import TABLE, Incident, Orders, run_all
 from relay.demo.vitess_orders import VitessOrders
 from relay.demo.watching import BatchLog, TopicWatch
-from relay.demo.workload import CACHE_KEY, Workload
+from relay.demo.workload import CACHE_KEY, Reader, Workload
 from relay.errors import CheckFailed, RelayError
 from relay.jvm.jars import fetch_all
 from relay.jvm.java import find_java
@@ -57,8 +56,8 @@ _EXIT_TIMEOUT = 10.0  # seconds
 def run(source: str, seconds: int, *, as_json: bool = False) -> None:
     """Run the demo for ``seconds`` of load. ``source``: one of ``DATABASES``.
 
-    ``as_json``: print the result as JSON to stdout, and all else to stderr. Raises ``CheckFailed`` if a check fails,
-    ``Unavailable`` if something it needs is missing.
+    ``as_json``: print the result as JSON to stdout, and everything else to stderr. Raises ``CheckFailed`` if a check
+    fails, ``Unavailable`` if something it needs is missing.
     """
     console = Console(stderr=as_json)
     orders = DATABASES[source]()
@@ -93,7 +92,7 @@ class _Demo:
         started = time.monotonic()
         config = self._start_services()
         topic = config.topic(TABLE)
-        # The consumers need the topics, which the relay makes at its start: so both can start at once.
+        # The consumers need the topics, which the relay creates when it starts, so both can start at the same time.
         topics.create_missing(topics.connect(config), config, [TABLE])
         assert config.http is not None
         checkpoints = f"{self.folder}/checkpoints"
@@ -148,8 +147,6 @@ class _Demo:
         if result.problems:
             raise CheckFailed("\n".join(result.problems))
 
-    # ------------------------------------------------------------------ parts
-
     def _start_services(self) -> Config:
         kafka, redis = KafkaBroker(), RedisServer()
         servers: Sequence[EmbeddedServer] = (kafka, redis)
@@ -191,7 +188,7 @@ class _Demo:
         return [Reader(cache, load, workload.items, n) for n in range(_READERS)]
 
     def _watch_load(self, config: Config, update: Callable[[float], None]) -> None:
-        """Show progress while the writers write, and run the incidents when they are due."""
+        """Show progress while the writers write, and start the incidents when they are due."""
         incidents = self.orders.incidents()
         if self.orders.has_rows_before:
             incidents = [Incident(_SNAPSHOT_AT, partial(self._request_snapshot, config)), *incidents]
@@ -218,7 +215,7 @@ class _Demo:
                 return
             if time.monotonic() > deadline:
                 tails = "\n".join(f"--- log of {n}\n{p.log_tail(15)}" for n, p in self.processes.items())
-                raise CheckFailed(f"waited {_TIMEOUT:.0f} s in vain for {what}\n{tails}")
+                raise CheckFailed(f"timed out after {_TIMEOUT:.0f} s of waiting for {what}\n{tails}")
             time.sleep(0.1)
 
     def _poll(self) -> None:
@@ -249,7 +246,7 @@ def _config(folder: Path, kafka: KafkaBroker, orders: Orders, redis: RedisServer
 
 
 def _await_exits(folder: Path) -> None:
-    """Wait until all processes started for ``folder`` have ended: Spark's JVMs outlive their drivers by a moment."""
+    """Wait until all processes started for ``folder`` have ended: Spark's JVMs briefly outlive their drivers."""
     mark = f"RELAY_STATE={folder}/".encode()
     deadline = time.monotonic() + _EXIT_TIMEOUT
     while running := list(_processes_with(mark)):
@@ -269,5 +266,5 @@ def _processes_with(mark: bytes) -> Iterator[int]:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """Unwind the stack as Ctrl-C does, so that nothing is left running."""
+    """Unwind the stack as Ctrl-C does, so that nothing keeps running."""
     raise SystemExit(128 + signum)

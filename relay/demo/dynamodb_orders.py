@@ -33,7 +33,7 @@ class CustomerOrder(Model, table=TABLE, stream="NEW_AND_OLD_IMAGES", cache_keys=
 
 class DynamoDBOrders(Orders):
     title = "DynamoDB"
-    on_its_times = "(DynamoDB Local has times in whole minutes, so a lag of up to a minute is none)"
+    on_its_times = "(DynamoDB Local reports times in whole minutes, so a lag of up to a minute means nothing)"
     jars = ("dynamodb",)
     environment: ClassVar[Mapping[str, str]] = {
         "AWS_ACCESS_KEY_ID": "local",
@@ -61,7 +61,7 @@ class DynamoDBOrders(Orders):
             "start": "trim_horizon",
         }
 
-    def workload(self, pause: float) -> Workload:
+    def workload(self, *, pause: float) -> Workload:
         return workload(self._client, TABLE, pause=pause)
 
     def load(self) -> Load:
@@ -73,27 +73,20 @@ class DynamoDBOrders(Orders):
 
 
 def workload(client: DynamoDBClient, table: str, **options: Any) -> Workload:
-    """Return a workload on ``table``, with the options of ``Workload``."""
     return Workload(partial(DynamoDBWriter, client, table), **options)
 
 
 def create_table(client: DynamoDBClient, table: str) -> None:
     """Create ``table`` with a hash and a range key and a stream of both images, and wait until it exists."""
-    engine_of(client, table).bind(CustomerOrder)
-
-
-def engine_of(client: DynamoDBClient, table: str) -> Engine:
-    return Engine(client, table_name=lambda _: table)
+    Engine(client, table_name=lambda _: table).bind(CustomerOrder)
 
 
 class DynamoDBWriter(Writer):
-    """Writes by saving and deleting objects, and by batch-write and transact-write."""
-
     def __init__(self, client: DynamoDBClient, table: str, number: int, **options: Any) -> None:
         super().__init__(number, **options)
         self.client = client
         self.table = table
-        self._engine = engine_of(client, table)
+        self._engine = Engine(client, table_name=lambda _: table)
 
     def write_once(self) -> None:
         kind = self.random.choices(("save", "delete", "batch", "transact"), (70, 12, 10, 8))[0]
@@ -115,28 +108,25 @@ class DynamoDBWriter(Writer):
         self.record(started, (item, version))
 
     def _batch_write(self, planned: Planned) -> None:
-        requests: list[Any] = [
-            {"DeleteRequest": {"Key": self._image(item, None)}}
-            if version is None
-            else {"PutRequest": {"Item": self._image(item, version)}}
-            for item, version in planned
-        ]
         started = time.time()
-        unprocessed: dict[str, Any] = {self.table: requests}
+        unprocessed: dict[str, Any] = {self.table: self._requests(planned, "PutRequest", "DeleteRequest")}
         while unprocessed:
             unprocessed = dict(self.client.batch_write_item(RequestItems=unprocessed).get("UnprocessedItems") or {})
         self.record(started, *planned)
 
     def _transact_write(self, planned: Planned) -> None:
-        actions: list[Any] = [
-            {"Delete": {"TableName": self.table, "Key": self._image(item, None)}}
+        started = time.time()
+        self.client.transact_write_items(TransactItems=self._requests(planned, "Put", "Delete", TableName=self.table))
+        self.record(started, *planned)
+
+    def _requests(self, planned: Planned, put: str, delete: str, **more: str) -> list[Any]:
+        """Return a request for each item, to ``put`` its next version or to ``delete`` it."""
+        return [
+            {delete: {"Key": self._image(item, None), **more}}
             if version is None
-            else {"Put": {"TableName": self.table, "Item": self._image(item, version)}}
+            else {put: {"Item": self._image(item, version), **more}}
             for item, version in planned
         ]
-        started = time.time()
-        self.client.transact_write_items(TransactItems=actions)
-        self.record(started, *planned)
 
     def _order(self, item: Item, version: int | None) -> CustomerOrder:
         """Return an order with its key, and with all columns if it has a ``version``."""
@@ -148,7 +138,7 @@ class DynamoDBWriter(Writer):
         return order
 
     def _image(self, item: Item, version: int | None) -> Mapping[str, Any]:
-        """Return what ``_order`` does as DynamoDB has it, for the requests that know no objects."""
+        """Return the content of ``_order`` in DynamoDB's form, for requests without objects."""
         order = self._order(item, version)
         names = ("customer", "order_id") if version is None else declaration_of(CustomerOrder).names
         return {name: getattr(CustomerOrder, name).wire(order) for name in names}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import ExitStack, closing
-from functools import partial
 from typing import Any, ClassVar
 
 from pymysql.connections import Connection
@@ -16,23 +15,24 @@ from pymysql.cursors import Cursor
 from relay.cache import Load
 from relay.cache.loaders import PrimaryLoader
 from relay.demo.orders import TABLE, Incident, Orders
-from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements, read_order
-from relay.demo.workload import CACHE_KEY, HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
+from relay.demo.sql_orders import DEFINITION, SQLTable, SQLWriter
+from relay.demo.workload import CACHE_KEY, Item, Workload
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 
 DATABASE = "shop"
 _OLD_ORDERS = 3_000
-"""The orders that nobody changes any longer."""
+"""The orders that nobody changes any more."""
 _PACE = 500  # rows that the snapshot reads in a second, so that it runs beside writers
 _NEW_PRIMARY_TIMEOUT = 60.0  # seconds
+_LOST = (CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, ER.SERVER_SHUTDOWN)
 
 
-class MySQLOrders(Orders):
-    """The table in two embedded MariaDB servers, a primary and its replica."""
-
+class MySQLOrders(SQLTable, Orders):
     title = "MariaDB"
     jars = ("mariadb",)
     has_rows_before = True
+    # A lost connection, too: commits waited when the primary was killed, so nothing that was not answered is committed.
+    retryable: ClassVar[Collection[int]] = (*SQLTable.retryable, *_LOST)
 
     def __init__(self) -> None:
         self._condition = threading.Condition()  # guards the primary; never held during a call to a server
@@ -47,10 +47,10 @@ class MySQLOrders(Orders):
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(DEFINITION)
         self._replica.replicate_from(primary)
-        self._workload = Workload(partial(MySQLWriter, self))
+        self._workload = super().workload(pause=0)
         old = [(f"customer-{n % 25:03}", str(10**9 + n)) for n in range(_OLD_ORDERS)]
         for number, writer in enumerate(self._workload.writers):
-            assert isinstance(writer, MySQLWriter)
+            assert isinstance(writer, SQLWriter)
             # Half of a writer's rows, which it changes later, and rows that nobody changes any longer.
             before = [*writer.items[::2], *old[number :: len(self._workload.writers)]]
             writer.store([(item, writer.version(item)) for item in before])
@@ -74,20 +74,15 @@ class MySQLOrders(Orders):
             "snapshot_rows_per_second": _PACE,
         }
 
-    def workload(self, pause: float) -> Workload:
+    def workload(self, *, pause: float) -> Workload:
         for writer in self._workload.writers:
             writer.pause = pause
         return self._workload
 
     def load(self) -> Load:
-        loader = PrimaryLoader(self.connect, _read, key=CACHE_KEY)
+        loader = PrimaryLoader(self.connect, self.read, key=CACHE_KEY)
         self._stack.callback(loader.close)
         return loader.load
-
-    def versions(self) -> dict[Item, int]:
-        with closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT {HASH_KEY}, {RANGE_KEY}, version FROM {TABLE}")
-            return {(customer, str(order)): version for customer, order, version in cursor.fetchall()}
 
     def incidents(self) -> list[Incident]:
         return [Incident(0.5, self._fail_over)]
@@ -105,7 +100,7 @@ class MySQLOrders(Orders):
         return primary.connect(database=DATABASE)
 
     def _fail_over(self) -> str:
-        """Kill the primary, promote its replica, and let the killed one replicate from it.
+        """Kill the primary, promote its replica, and let the killed server replicate from the new primary.
 
         Nothing is lost: commits wait from before the replica has everything until the primary is dead.
         """
@@ -129,28 +124,3 @@ class MySQLOrders(Orders):
             f"the primary {killed.address} was killed and {self._replica.address} promoted; its writers waited "
             f"{paused * 1000:.0f} ms"
         )
-
-
-class MySQLWriter(SQLWriter):
-    """Writes to the primary, and to the next one once that is killed."""
-
-    # A lost connection: commits waited when the primary was killed, so nothing that was not answered is committed.
-    retryable: ClassVar[Collection[int]] = (
-        *SQLWriter.retryable,
-        CR.CR_SERVER_GONE_ERROR,
-        CR.CR_SERVER_LOST,
-        ER.SERVER_SHUTDOWN,
-    )
-
-    def __init__(self, table: MySQLOrders, number: int, **options: Any) -> None:
-        super().__init__(table.connect, number, **options)
-
-    def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
-        """Run the statements, and retry after a deadlock, a timeout, or the end of the primary."""
-        started = time.time()
-        self.run_all(list(statements(TABLE, planned)), in_transaction=in_transaction)
-        self.record(started, *planned)
-
-
-def _read(cursor: Cursor, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
-    return [pair for key in keys for pair in read_order(cursor, TABLE, item_of(key))]

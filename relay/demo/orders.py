@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
 from relay.cache import Load
-from relay.demo.truth import PublishedChange
 from relay.demo.workload import Item, Workload
+from relay.kafka.changes import ReceivedChange
 
 TABLE = "orders"
 _PAUSE = 0.25  # seconds between two looks at whether an incident is due
@@ -25,7 +25,7 @@ class Incident(NamedTuple):
 
 
 class Orders(ABC):
-    """The table in one kind of database. Call ``start`` first; what it starts ends with the stack."""
+    """The table in one kind of database. Call ``start`` first; everything that it starts ends with the stack."""
 
     title: ClassVar[str]
     jars: ClassVar[tuple[str, ...]]
@@ -33,7 +33,7 @@ class Orders(ABC):
     environment: ClassVar[Mapping[str, str]] = {}
     """The environment variables that the demo's processes need to reach it."""
     on_its_times: ClassVar[str] = ""
-    """What to know about the lag on the status page."""
+    """A note about the lag on the status page."""
     has_rows_before: ClassVar[bool] = False
     """Whether the table has rows from before the relay, which a snapshot reads during the load."""
 
@@ -47,16 +47,14 @@ class Orders(ABC):
 
     @property
     @abstractmethod
-    def address(self) -> str:
-        """The address of the database."""
+    def address(self) -> str: ...
 
     @abstractmethod
     def source(self) -> dict[str, Any]:
         """Return its source in the config, which starts before the first write."""
 
     @abstractmethod
-    def workload(self, pause: float) -> Workload:
-        """Return writers of the table."""
+    def workload(self, *, pause: float) -> Workload: ...
 
     @abstractmethod
     def load(self) -> Load:
@@ -66,17 +64,16 @@ class Orders(ABC):
         """Return the incidents of the load, in order."""
         return []
 
-    def problems(self, changes: Iterable[PublishedChange]) -> list[str]:
+    def problems(self, changes: Iterable[ReceivedChange]) -> list[str]:
         """Return the effects of the incidents that are missing from the changes on the topic."""
         return []
 
     def record_key(self, item: Item) -> object:
-        """Return what the records of an item are keyed by: its hash key, unless the database has none."""
+        """Return the key of an item's records: its hash key, unless the database has none."""
         return item[0]
 
     @abstractmethod
-    def versions(self) -> dict[Item, int]:
-        """Return the version of every item in the table."""
+    def versions(self) -> dict[Item, int]: ...
 
 
 def run_all(
@@ -88,10 +85,10 @@ def run_all(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return after a load of ``seconds`` and after all ``incidents``, which begin when they are due.
+    """Return after a load of ``seconds`` and after all ``incidents``, each started when it is due.
 
-    One that begins late, after another that took long on a slow host, makes the load longer: the writers go on after it
-    for as long as they should. ``show`` is called meanwhile, with the seconds that are left.
+    An incident that starts late on a slow host makes the load longer: the writers go on after it for the planned time.
+    ``show`` is called meanwhile with the remaining seconds.
     """
     start = clock()
     end = start + seconds

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
@@ -13,11 +13,10 @@ from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.config import Config
 from relay.demo import truth
-from relay.demo.application import Read, stale_reads
 from relay.demo.orders import TABLE, Orders
-from relay.demo.truth import PublishedChange
 from relay.demo.watching import BatchLog, TopicWatch
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, RecordedWrite, Workload, cache_key, version_in, version_of
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Read, RecordedWrite, Workload, cache_key, version_of
+from relay.kafka.changes import ReceivedChange
 from spark_consumers.locations import spark_path, table_folder
 
 _SHOWN = 8
@@ -48,9 +47,9 @@ def progress(
 class Result:
     """The result of the comparison. ``problems`` is empty if every check held."""
 
-    counts: dict[str, int] = field(default_factory=dict)
-    checks: dict[str, list[str]] = field(default_factory=dict)
-    latencies: dict[str, list[float]] = field(default_factory=dict)
+    counts: dict[str, int]
+    checks: dict[str, list[str]]
+    latencies: dict[str, list[float]]
 
     @property
     def problems(self) -> list[str]:
@@ -62,11 +61,7 @@ class Result:
             "counts": {name.strip(): number for name, number in self.counts.items()},
             "checks": {name: {"held": not problems, "problems": problems} for name, problems in self.checks.items()},
             "latencies": {
-                name: {
-                    "p50_ms": round(percentile(values, 50), 1),
-                    "p99_ms": round(percentile(values, 99), 1),
-                    "changes": len(values),
-                }
+                name: {f"p{n}_ms": round(percentile(values, n), 1) for n in (50, 99)} | {"changes": len(values)}
                 for name, values in self.latencies.items()
                 if values
             },
@@ -81,9 +76,8 @@ class Result:
             checks.add_row(name, "[green]yes[/]" if not problems else f"[red]NO, {len(problems)} times[/]")
         latencies = _table("latency, from the acknowledged write", "p50", "p99", "changes")
         for name, values in self.latencies.items():
-            latencies.add_row(
-                name, f"{percentile(values, 50):.0f} ms", f"{percentile(values, 99):.0f} ms", f"{len(values):,}"
-            )
+            p50, p99 = (f"{percentile(values, n):.0f} ms" for n in (50, 99))
+            latencies.add_row(name, p50, p99, f"{len(values):,}")
         return Group(counts, checks, latencies, f"done in {seconds:.0f} s")
 
 
@@ -103,24 +97,22 @@ def compare(
     reads: Sequence[Read],
     session: SparkSession,
 ) -> Result:
-    """Compare the topic, the cache, the log and the copy with the writers' record."""
-    result = Result()
     copied, logged = read_copy(session, config, TABLE), _read_log(session, config)
     changes = sorted(watch.changes, key=lambda change: (change.partition, change.offset))
-    by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
+    by_item: dict[Item, list[ReceivedChange]] = defaultdict(list)
     for change in changes:
-        by_item[change.item].append(change)
+        by_item[truth.changed_item(change)].append(change)
     before = truth.versions_before(history)
     final = truth.final_versions(history)
     cached = _cached(config, history.keys())
     existing = {item: version for item, version in cached.items() if version is not None}
 
-    result.checks = {
+    checks = {
         "every change on the topic exactly once, in order per item, one partition per key": [
             *truth.check_topic(history, changes, orders.record_key),
             *orders.problems(changes),
         ],
-        "no read older than an invalidation applied before it": stale_reads(
+        "no read older than an invalidation applied before it": truth.stale_reads(
             reads, by_item, before, batches["cache"].applied_at
         ),
         "every cached value is the table's": truth.check_versions(
@@ -131,8 +123,8 @@ def compare(
         "the log holds every change exactly once": _check_log(logged, watch.arrived.keys()),
     }
     if orders.has_rows_before:
-        result.checks["every row from before the relay is on the topic"] = truth.check_snapshot(history, watch.reads)
-    result.counts = {
+        checks["every row from before the relay is on the topic"] = truth.check_snapshot(history, watch.reads)
+    counts = {
         "writes acknowledged": sum(write.streamed for writes in history.values() for write in writes),
         "changes on the topic": len(changes),
         **_by_shard(changes),
@@ -147,11 +139,11 @@ def compare(
         "values in the cache at the end": len(cached),
     }
     written = acknowledged(history, by_item)
-    result.latencies = {
+    latencies = {
         "commit → topic": _latencies(written, changes, lambda change: watch.arrived.get(change.event_id)),
         "commit → invalidated": _latencies(written, changes, batches["cache"].applied_at),
     }
-    return result
+    return Result(counts, checks, latencies)
 
 
 def _of_snapshot(
@@ -165,9 +157,9 @@ def _of_snapshot(
     }
 
 
-def _by_shard(changes: Iterable[PublishedChange]) -> dict[str, int]:
+def _by_shard(changes: Iterable[ReceivedChange]) -> dict[str, int]:
     """Return the number of changes from each shard; nothing if there is only one shard."""
-    counts = Counter(change.shard.partition("/")[2] for change in changes)
+    counts = Counter(change.token.shard.partition("/")[2] for change in changes if change.token)
     return {f"  from shard {shard}": n for shard, n in sorted(counts.items())} if len(counts) > 1 else {}
 
 
@@ -180,7 +172,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def _latencies(
-    written: Mapping[str, float], changes: Sequence[PublishedChange], reached: Callable[[PublishedChange], float | None]
+    written: Mapping[str, float], changes: Sequence[ReceivedChange], reached: Callable[[ReceivedChange], float | None]
 ) -> list[float]:
     """Return, in milliseconds, how long after its write each change was ``reached``."""
     times = ((written.get(change.event_id), reached(change)) for change in changes)
@@ -188,9 +180,9 @@ def _latencies(
 
 
 def acknowledged(
-    history: Mapping[Item, Sequence[RecordedWrite]], by_item: Mapping[Item, Sequence[PublishedChange]]
+    history: Mapping[Item, Sequence[RecordedWrite]], by_item: Mapping[Item, Sequence[ReceivedChange]]
 ) -> dict[str, float]:
-    """Return when the write of each change was acknowledged, without the warm-up, when nothing ran yet."""
+    """Return when the write of each change was acknowledged, except in the warm-up, before anything ran."""
     return {
         change.event_id: write.acknowledged
         for item, writes in history.items()
@@ -200,7 +192,7 @@ def acknowledged(
 
 
 def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
-    """Return the versions that the cache would serve now, or None for a cached "no such item"."""
+    """Return the versions that the cache would serve now, or None for a cached missing item."""
     assert config.cache is not None
     store = RedisStore(config.cache.url)
     wanted = list(items)
@@ -213,15 +205,14 @@ def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
     }
 
 
-def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, int]:
-    """Return the version of every row of the copy that is not deleted."""
+def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, int | None]:
     assert config.copy_ is not None
     path = table_folder(spark_path(config.copy_.url), config.sources[0].name, table)
-    rows = session.read.format("delta").load(path).where("not _relay_deleted")
-    # The rows of SQL tables have their columns, and DynamoDB's rows are items.
+    rows = session.read.format("delta").load(path)
+    # Rows of SQL tables have their columns; DynamoDB's rows are items.
     image = "item" if "item" in rows.columns else "version"
     return {
-        (row[HASH_KEY], str(row[RANGE_KEY])): version_in(row["item"] if image == "item" else row.asDict())
+        (row[HASH_KEY], str(row[RANGE_KEY])): version_of(row["item"] if image == "item" else row.asDict())
         for row in rows.select(HASH_KEY, RANGE_KEY, image).collect()
     }
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import orjson
@@ -13,7 +17,7 @@ from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from relay.demo.orders import TABLE
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Writer
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, item_of
 
 DEFINITION = f"""
     CREATE TABLE {TABLE} (
@@ -37,19 +41,60 @@ _IS_ITEM = f"{HASH_KEY} = %s AND {RANGE_KEY} = %s"
 _ARE_ITEMS = f"{HASH_KEY} IN %s AND ({HASH_KEY}, {RANGE_KEY}) IN %s"
 
 
-class SQLWriter(Writer):
-    """Writes one row or several, by single statements and by transactions.
+class SQLTable(ABC):
+    """The table in one database, as its writers and readers see it."""
 
-    ``connect`` returns a new connection with autocommit.
-    """
-
+    tables: ClassVar[Sequence[str]] = (TABLE,)
+    """The tables that may contain its rows."""
     retryable: ClassVar[Collection[int]] = (ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT)
     """After these errors, no part of a statement, or of its transaction, is committed."""
 
-    def __init__(self, connect: Callable[[], Connection[Cursor]], number: int, **options: Any) -> None:
+    @abstractmethod
+    def connect(self) -> Connection[Cursor]:
+        """Return a new connection with autocommit."""
+
+    def table_of(self, customer: str) -> str:
+        """Return the table in ``tables`` that now has the customer's orders."""
+        return TABLE
+
+    def writing(self, customers: Collection[str]) -> AbstractContextManager[None]:
+        """Keep the orders of these customers where they are."""
+        return nullcontext()
+
+    def added_values(self, version: int | None) -> dict[str, Any]:
+        """Return the values of columns that were added during the load."""
+        return {}
+
+    def workload(self, *, pause: float) -> Workload:
+        return Workload(partial(SQLWriter, self), pause=pause)
+
+    def versions(self) -> dict[Item, int]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            found: dict[Item, int] = {}
+            for table in self.tables:
+                cursor.execute(f"SELECT {HASH_KEY}, {RANGE_KEY}, version FROM {table}")
+                found |= {(customer, str(order)): version for customer, order, version in cursor.fetchall()}
+            return found
+
+    def read(self, cursor: Cursor, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
+        """Return the rows of cache keys, each with its JSON as the cache stores it."""
+        found: list[tuple[dict[str, Any], bytes]] = []
+        for item in map(item_of, keys):
+            table, rows = "", []
+            # Repeated if the orders moved during the read. In a real reshard, vtgate handles that.
+            while table != (table := self.table_of(item[0])):
+                cursor.execute(f"SELECT * FROM {table} WHERE {_IS_ITEM}", item)
+                names = [column[0] for column in cursor.description]
+                rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+            found += [(row, orjson.dumps(row, default=str)) for row in rows]
+        return found
+
+
+class SQLWriter(Writer):
+    def __init__(self, table: SQLTable, number: int, **options: Any) -> None:
         super().__init__(number, **options)
-        self._connect = connect
-        self._connection = connect()
+        self._table = table
+        self._connection = table.connect()
 
     def close(self) -> None:
         self._connection.close()
@@ -69,17 +114,20 @@ class SQLWriter(Writer):
         else:
             self.save(item)
 
-    @abstractmethod
     def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
-        """Run the statements for the items by ``run_all``, and record them."""
-
-    def run_all(self, statements: Sequence[Statement], *, in_transaction: bool) -> None:
-        """Run the statements, and again after an error that left nothing behind."""
-        if in_transaction:
-            self._attempt([("BEGIN", ()), *statements, ("COMMIT", ())])
-            return
-        for statement in statements:  # each commits by itself, so a failure of the next must not repeat it
-            self._attempt([statement])
+        """Run the statements on each table that has some of the items, and repeat those undone by an error."""
+        started = time.time()
+        with self._table.writing({customer for (customer, _), _ in planned}):
+            parts: defaultdict[str, list[tuple[Item, int | None]]] = defaultdict(list)
+            for item, version in planned:
+                parts[self._table.table_of(item[0])].append((item, version))
+            run = [each for table, part in parts.items() for each in statements(table, part)]
+            if in_transaction:
+                self._attempt([("BEGIN", ()), *run, ("COMMIT", ())])
+            else:
+                for statement in run:  # each commits by itself, so a failure of the next must not repeat it
+                    self._attempt([statement])
+            self.record(started, *planned)
 
     def _attempt(self, statements: Sequence[Statement]) -> None:
         for attempts_left in reversed(range(_ATTEMPTS)):
@@ -89,13 +137,11 @@ class SQLWriter(Writer):
                         cursor.execute(sql, arguments)
                     return
                 except pymysql.err.OperationalError as error:
-                    if error.args[0] not in self.retryable or not attempts_left:
+                    if error.args[0] not in self._table.retryable or not attempts_left:
                         raise
-            # The server rolls back what it still can. A ROLLBACK would fail where the transaction has ended already.
+            # The server rolls back what it still can. A ROLLBACK would fail if the transaction has already ended.
             self._connection.close()
-            self._connection = self._connect()
-
-    # ------------------------------------------------------------------ statements
+            self._connection = self._table.connect()
 
     def save(self, item: Item) -> None:
         planned = [(item, self.version(item))]
@@ -104,7 +150,7 @@ class SQLWriter(Writer):
             return
 
         def update(table: str, part: Planned) -> Iterable[Statement]:
-            values = self.values(*part[0])
+            values = self._values(part[0][1])
             changes = ", ".join(f"{name} = %s" for name in values)
             yield f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (*values.values(), *item)
 
@@ -114,7 +160,11 @@ class SQLWriter(Writer):
         """Run one INSERT ... ON DUPLICATE KEY UPDATE for the items with a version, and one DELETE for the others."""
 
         def statements(table: str, part: Planned) -> Iterable[Statement]:
-            rows = [{**key(item), **self.values(item, version)} for item, version in part if version is not None]
+            rows = [
+                {HASH_KEY: item[0], RANGE_KEY: int(item[1]), **self._values(version)}
+                for item, version in part
+                if version is not None
+            ]
             if rows:
                 names = ", ".join(rows[0])
                 values = ", ".join([f"({', '.join(['%s'] * len(rows[0]))})"] * len(rows))
@@ -152,22 +202,10 @@ class SQLWriter(Writer):
 
         self.write([(item, None), (other, self.version(other))], rekey)
 
-    def values(self, item: Item, version: int | None) -> dict[str, Any]:
+    def _values(self, version: int | None) -> dict[str, Any]:
         columns = self.columns()
-        values = {"version": version, "amount": columns["amount"], "tags": orjson.dumps(columns["tags"]).decode()}
-        return values | {"payload": columns["payload"]}
-
-
-def key(item: Item) -> dict[str, Any]:
-    return {HASH_KEY: item[0], RANGE_KEY: int(item[1])}
-
-
-def read_order(cursor: Cursor, table: str, item: Item) -> list[tuple[dict[str, Any], bytes]]:
-    """Return the item's row, and its JSON, as the cache holds it; nothing if there is no such row."""
-    cursor.execute(f"SELECT * FROM {table} WHERE {_IS_ITEM}", item)
-    names = [column[0] for column in cursor.description]
-    rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-    return [(row, orjson.dumps(row, default=str)) for row in rows]
+        columns["tags"] = orjson.dumps(columns["tags"]).decode()
+        return {"version": version, **columns, **self._table.added_values(version)}
 
 
 def _arguments(items: Sequence[Item]) -> tuple[Any, ...]:

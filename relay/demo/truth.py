@@ -1,67 +1,37 @@
 """Compares the topic, the cache, the log and the copy with the writers' record. Each check returns the problems."""
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import itemgetter
 
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, RecordedWrite, version_of
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Read, RecordedWrite, version_of
 from relay.kafka.changes import ReceivedChange
 
 _SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedChange:
-    """A change as a reader of the topic sees it. ``version`` is None for a delete. ``columns``: the new row's.
-
-    ``position``, ``shard``: from its token; a READ has none.
-    """
-
-    item: Item
-    version: int | None
-    operation: str
-    partition: int
-    offset: int
-    event_id: str
-    old_version: int | None
-    position: str
-    shard: str
-    columns: frozenset[str]
-
-
-def published_change(change: ReceivedChange) -> PublishedChange:
-    """Return a change of an item in the form of the checks."""
-    key, token = change.key or {}, change.token
-    return PublishedChange(
-        item=(key[HASH_KEY], str(key[RANGE_KEY])),
-        version=version_of(change.new),
-        operation=change.operation,
-        partition=change.partition,
-        offset=change.offset,
-        event_id=change.event_id,
-        old_version=version_of(change.old),
-        position=token.position if token else "",
-        shard=token.shard if token else "",
-        columns=frozenset(change.new or ()),
-    )
+def changed_item(change: ReceivedChange) -> Item:
+    key = change.key or {}
+    return key[HASH_KEY], str(key[RANGE_KEY])
 
 
 def check_topic(
     history: Mapping[Item, Sequence[RecordedWrite]],
-    changes: Iterable[PublishedChange],
+    changes: Iterable[ReceivedChange],
     key: Callable[[Item], object] = itemgetter(0),
 ) -> list[str]:
     """Check that each write is on the topic once, in order per item, and one partition per key (I1, I2, I3).
 
     ``changes``: the changes of the stream, without READs. ``key``: the key of the records, by default the hash key.
     """
-    by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
+    by_item: dict[Item, list[ReceivedChange]] = defaultdict(list)
     partitions: dict[object, set[int]] = defaultdict(set)
     ids: Counter[str] = Counter()
     for change in sorted(changes, key=lambda each: (each.partition, each.offset)):
-        by_item[change.item].append(change)
-        partitions[key(change.item)].add(change.partition)
+        item = changed_item(change)
+        by_item[item].append(change)
+        partitions[key(item)].add(change.partition)
         ids[change.event_id] += 1
     return [
         *(f"{item}: {problem}" for item in history for problem in _check_item(history[item], by_item.get(item, []))),
@@ -71,9 +41,9 @@ def check_topic(
     ]
 
 
-def _check_item(writes: Sequence[RecordedWrite], changes: Sequence[PublishedChange]) -> Iterator[str]:
+def _check_item(writes: Sequence[RecordedWrite], changes: Sequence[ReceivedChange]) -> Iterator[str]:
     written = [write.version for write in writes if write.streamed]
-    found = [change.version for change in changes]
+    found = [version_of(change.new) for change in changes]
     if written != found:
         first = next(
             (n for n, (a, b) in enumerate(zip(written, found, strict=False)) if a != b), min(len(written), len(found))
@@ -85,20 +55,18 @@ def _check_item(writes: Sequence[RecordedWrite], changes: Sequence[PublishedChan
         return
     before = _before_the_stream(writes)
     for change in changes:
-        operation = "DELETE" if change.version is None else "INSERT" if before is None else "UPDATE"
-        if (change.operation, change.old_version) != (operation, before):
-            yield (
-                f"version {change.version} is {change.operation} over {change.old_version}, "
-                f"not {operation} over {before}"
-            )
-        before = change.version
+        old, new = version_of(change.old), version_of(change.new)
+        operation = "DELETE" if new is None else "INSERT" if before is None else "UPDATE"
+        if (change.operation, old) != (operation, before):
+            yield f"version {new} is {change.operation} over {old}, not {operation} over {before}"
+        before = new
 
 
-def check_snapshot(history: Mapping[Item, Sequence[RecordedWrite]], reads: Iterable[PublishedChange]) -> list[str]:
+def check_snapshot(history: Mapping[Item, Sequence[RecordedWrite]], reads: Iterable[ReceivedChange]) -> list[str]:
     """Check that a snapshot read each row at most once, at a version that it had, and all rows that never changed."""
     found: dict[Item, list[int | None]] = defaultdict(list)
     for read in reads:
-        found[read.item].append(read.version)
+        found[changed_item(read)].append(version_of(read.new))
     problems = []
     for item, versions in found.items():
         if len(versions) > 1:
@@ -124,10 +92,43 @@ def final_versions(history: Mapping[Item, Sequence[RecordedWrite]]) -> dict[Item
     return {item: writes[-1].version for item, writes in history.items() if writes and writes[-1].version is not None}
 
 
-def check_versions(what: str, expected: Mapping[Item, int], found: Mapping[Item, int]) -> list[str]:
-    """Check that ``found`` has the same items at the same versions. ``what``: names it in the problems."""
+def check_versions(what: str, expected: Mapping[Item, int], found: Mapping[Item, int | None]) -> list[str]:
+    """Check that ``found`` has the same items at the same versions. ``what``: its name in the problems."""
     return [
         f"{what}: {item} is at version {found.get(item)}, not {expected.get(item)}"
         for item in sorted(expected.keys() | found.keys())
         if expected.get(item) != found.get(item)
     ]
+
+
+def stale_reads(
+    reads: Sequence[Read],
+    changes: Mapping[Item, Sequence[ReceivedChange]],
+    before: Mapping[Item, int],
+    applied_at: Callable[[ReceivedChange], float | None],
+) -> list[str]:
+    """Check that each read is at least as new as the last invalidation applied before it started (I6).
+
+    ``changes``: the changes of each item, in order. ``before``: the versions of items that existed earlier.
+    ``applied_at``: when the invalidation for a change was in the cache.
+    """
+    problems = []
+    applied: dict[Item, list[float]] = {}
+    for item, of_item in changes.items():
+        times: list[float] = []
+        for change in of_item:
+            when = applied_at(change)
+            if when is None:
+                break
+            times.append(max(when, times[-1]) if times else when)
+        applied[item] = times
+    for read in reads:
+        # State 0 is the item before its first change, state n the item after its n-th change.
+        states = [before.get(read.item), *(version_of(change.new) for change in changes.get(read.item, ()))]
+        oldest_allowed = bisect_left(applied.get(read.item, ()), read.started)
+        if read.version not in states[oldest_allowed:]:
+            problems.append(
+                f"{read.item}: a read at {read.started:.3f} returned version {read.version}, though the invalidation "
+                f"for version {states[oldest_allowed]} had been applied before"
+            )
+    return problems

@@ -1,27 +1,28 @@
 """The demo's table in Vitess: created, written, loaded into the cache, altered, resharded, and read back.
 
 The keyspace has four shards. One of them is split during the load into two shards of a second keyspace, since the
-embedded Vitess cannot change the shards of a running keyspace. The relay sees what it would see of Vitess' own Reshard:
-the source's stream ends with a journal that names the targets and the positions to start at in them.
+embedded Vitess cannot change the shards of a running keyspace. The relay sees the same as in Vitess' own Reshard: the
+source's stream ends with a journal that names the targets and the positions to start at in them.
 """
+
+from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Any, ClassVar
 
 import pymysql
+from pymysql.connections import Connection
 from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from relay.cache import Load, VitessLoader
 from relay.demo.orders import TABLE, Incident, Orders
-from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements, read_order
-from relay.demo.truth import PublishedChange
-from relay.demo.workload import CACHE_KEY, HASH_KEY, RANGE_KEY, Item, Planned, Workload, item_of
+from relay.demo.sql_orders import DEFINITION, SQLTable
+from relay.demo.workload import CACHE_KEY, HASH_KEY
+from relay.kafka.changes import ReceivedChange
 from relay.keyrange import KeyRange
 from relay.services.vitess import Vitess
 from relay.services.vitess_build import vtcombo
@@ -46,9 +47,11 @@ _TRANSACTION_TIMEOUT = 3024
 """The error when vttablet interrupts a statement whose transaction lasted too long (MySQL's ER_QUERY_TIMEOUT)."""
 
 
-class VitessOrders(Orders):
+class VitessOrders(SQLTable, Orders):
     title = "Vitess"
     jars = ("mariadb",)
+    tables = tuple(f"{keyspace}.{TABLE}" for keyspace in KEYSPACES)
+    retryable: ClassVar[Collection[int]] = (*SQLTable.retryable, _TRANSACTION_TIMEOUT)
 
     def __init__(self) -> None:
         self.placement = Placement()
@@ -78,31 +81,30 @@ class VitessOrders(Orders):
             "start": {"vgtid": [{"shard": shard, "gtid": self._start_position} for shard in KEYSPACES[BEFORE]]},
         }
 
-    def workload(self, pause: float) -> Workload:
-        return Workload(partial(VitessWriter, self), pause=pause)
+    def connect(self) -> Connection[Cursor]:
+        return self.vitess.connect(BEFORE)
+
+    def table_of(self, customer: str) -> str:
+        return f"{self.placement.keyspace(customer)}.{TABLE}"
+
+    def writing(self, customers: Collection[str]) -> AbstractContextManager[None]:
+        return self.placement.writing(customers)
+
+    def added_values(self, version: int | None) -> dict[str, Any]:
+        return {ADDED: f"note {version}"} if self.is_altered else {}
 
     def load(self) -> Load:
-        loader = VitessLoader(self.vitess.connect, BEFORE, self._read, key=CACHE_KEY)
+        loader = VitessLoader(self.vitess.connect, BEFORE, self.read, key=CACHE_KEY)
         self._stack.callback(loader.close)
         return loader.load
-
-    def versions(self) -> dict[Item, int]:
-        return {
-            (customer, str(order)): version
-            for keyspace in KEYSPACES
-            for customer, order, version in self.vitess.execute(
-                f"SELECT {HASH_KEY}, {RANGE_KEY}, version FROM {TABLE}", keyspace
-            )
-        }
 
     def incidents(self) -> list[Incident]:
         return [Incident(0.3, self._alter), Incident(0.5, self._split)]
 
-    def problems(self, changes: Iterable[PublishedChange]) -> list[str]:
-        shards, has_column = set(), set()
-        for change in changes:
-            shards.add(change.shard)
-            has_column |= {ADDED in change.columns} if change.version is not None else set()
+    def problems(self, changes: Iterable[ReceivedChange]) -> list[str]:
+        changes = list(changes)
+        shards = {change.token.shard for change in changes if change.token}
+        has_column = {ADDED in change.new for change in changes if change.new}
         wanted = [*KEYSPACES[BEFORE], *(f"{AFTER}/{shard}" for shard in TARGETS)]
         missing = [shard for shard in wanted if f"orders/{BEFORE}/{shard}" not in shards]
         found = [f"no change came from shard {shard}" for shard in missing]
@@ -118,7 +120,7 @@ class VitessOrders(Orders):
         return f"ALTER TABLE {TABLE} ADD COLUMN {ADDED}: new rows have another column"
 
     def _await_column(self, keyspace: str) -> None:
-        """Wait until vtgate knows the new column; the tablets tell it a moment later."""
+        """Wait until vtgate knows the new column; the tablets report it a moment later."""
         deadline = time.monotonic() + _SCHEMA_TIMEOUT
         while True:
             try:
@@ -155,17 +157,6 @@ class VitessOrders(Orders):
             cursor.executemany(f"INSERT INTO {TABLE} ({', '.join(names)}) VALUES ({placeholders})", rows)
         return len(rows), self.vitess.journal([(BEFORE, SPLIT)], [(AFTER, shard) for shard in TARGETS])
 
-    def _read(self, cursor: Cursor, keys: Sequence[str]) -> list[tuple[dict[str, Any], bytes]]:
-        found: list[tuple[dict[str, Any], bytes]] = []
-        for key in keys:
-            customer, order = item_of(key)
-            keyspace = ""
-            # Repeated if the orders moved during the read. In a real reshard vtgate handles that.
-            while keyspace != (keyspace := self.placement.keyspace(customer)):
-                rows = read_order(cursor, f"{keyspace}.{TABLE}", (customer, order))
-            found += rows
-        return found
-
 
 class Placement:
     """The keyspace of each customer's orders, and the move of one shard to the other keyspace. Threads may share it."""
@@ -173,13 +164,11 @@ class Placement:
     def __init__(self) -> None:
         self._moved_range = KeyRange.parse(SPLIT)
         self._condition = threading.Condition()  # guards the rest; never held during a call to the database
-        self._is_moving = self._has_moved = False
+        self._keyspace: str | None = BEFORE  # of the moved range; None while it moves
         self._writers = 0  # the writers of orders of the moved range
 
     def keyspace(self, customer: str) -> str:
-        with self._condition:
-            has_moved = self._has_moved
-        return AFTER if has_moved and self._is_in_moved_range(customer) else BEFORE
+        return AFTER if self._keyspace == AFTER and self._is_in_moved_range(customer) else BEFORE
 
     def _is_in_moved_range(self, customer: str) -> bool:
         return self._moved_range.contains(keyspace_id(_VINDEX, customer))
@@ -189,7 +178,7 @@ class Placement:
         """Keep the orders of these customers from moving."""
         is_affected = any(map(self._is_in_moved_range, customers))
         with self._condition:
-            self._condition.wait_for(lambda: not (is_affected and self._is_moving))
+            self._condition.wait_for(lambda: not is_affected or self._keyspace is not None)
             self._writers += is_affected
         try:
             yield
@@ -201,38 +190,14 @@ class Placement:
     def move(self, copy: Callable[[], tuple[int, int]]) -> tuple[int, int]:
         """Call ``copy``, which moves the shard, while nobody writes to it. Return its result."""
         with self._condition:
-            self._is_moving = True
+            self._keyspace = None
             self._condition.wait_for(lambda: not self._writers)
-        has_moved = False
+        keyspace = BEFORE
         try:
             copied = copy()
-            has_moved = True
+            keyspace = AFTER
         finally:
             with self._condition:
-                self._has_moved = has_moved
-                self._is_moving = False
+                self._keyspace = keyspace
                 self._condition.notify_all()
         return copied
-
-
-class VitessWriter(SQLWriter):
-    retryable: ClassVar[Collection[int]] = (*SQLWriter.retryable, _TRANSACTION_TIMEOUT)
-
-    def __init__(self, table: VitessOrders, number: int, **options: Any) -> None:
-        super().__init__(partial(table.vitess.connect, BEFORE), number, **options)
-        self.table = table
-
-    def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
-        """Run the statements for each keyspace with some of the items, and retry after a deadlock or timeout."""
-        started = time.time()
-        placement = self.table.placement
-        with placement.writing({customer for (customer, _), _ in planned}):
-            parts: defaultdict[str, list[tuple[Item, int | None]]] = defaultdict(list)
-            for item, version in planned:
-                parts[placement.keyspace(item[0])].append((item, version))
-            run = [each for keyspace, part in parts.items() for each in statements(f"{keyspace}.{TABLE}", part)]
-            self.run_all(run, in_transaction=in_transaction)
-            self.record(started, *planned)
-
-    def values(self, item: Item, version: int | None) -> dict[str, Any]:
-        return super().values(item, version) | ({ADDED: f"note {version}"} if self.table.is_altered else {})

@@ -12,7 +12,6 @@ import orjson
 
 from relay.change import MARK, Operation
 from relay.config import Config
-from relay.demo.truth import PublishedChange, published_change
 from relay.demo.workload import Repeating
 from relay.kafka.changes import ReceivedChange, changes
 
@@ -20,21 +19,21 @@ from relay.kafka.changes import ReceivedChange, changes
 class TopicWatch(Repeating):
     """Reads the topic of a table from its beginning, and records when each change arrived (epoch seconds).
 
-    ``changes``: the stream's. ``reads``: the rows of snapshots. ``ended``: the marks of their ends.
+    ``changes``: of the stream. ``reads``: the rows of snapshots. ``ended``: the end marks of snapshots.
     """
 
     def __init__(self, config: Config, table: str) -> None:
         super().__init__("topic-watch")
         # Others may ask for the lengths meanwhile.
-        self.changes: list[PublishedChange] = []
-        self.reads: list[PublishedChange] = []
+        self.changes: list[ReceivedChange] = []
+        self.reads: list[ReceivedChange] = []
         self.ended = 0
         self.ends: dict[int, int] = {}  # by partition, the offset after its last record
         self.arrived: dict[str, float] = {}  # by event id
         self._received = changes(config, [table])
 
     def close(self) -> None:
-        """Stop, and wait for the end. It may be called again."""
+        """Stop, and wait for the end. May be called again."""
         self.stopping.set()
         self.join()
 
@@ -51,8 +50,8 @@ class TopicWatch(Repeating):
         if change.key is None:
             self.ended += change.attributes.get(MARK) == "end"
         else:
-            (self.reads if change.operation is Operation.READ else self.changes).append(published_change(change))
-        self.ends[change.partition] = change.offset + 1  # last, so that whoever sees it sees the change as well
+            (self.reads if change.operation is Operation.READ else self.changes).append(change)
+        self.ends[change.partition] = change.offset + 1  # last, so that whoever sees it also sees the change
 
 
 class BatchLog:
@@ -85,8 +84,7 @@ class BatchLog:
                 self._take(orjson.loads(line))
         return self
 
-    def applied_at(self, change: PublishedChange) -> float | None:
-        """Return when ``change`` was applied, or None if it has not been yet."""
+    def applied_at(self, change: ReceivedChange) -> float | None:
         offsets = self._offsets[change.partition]
         at = bisect_right(offsets, change.offset)
         return self._times[change.partition][at] if at < len(offsets) else None

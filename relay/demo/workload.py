@@ -16,20 +16,24 @@ from typing import Any
 
 import orjson
 
+from relay.cache import Load, Outcome, TokenCache
+
 HASH_KEY, RANGE_KEY = "customer", "order_id"
 
 Item = tuple[str, str]
 """Hash and range key."""
 
 Planned = Sequence[tuple[Item, int | None]]
-"""Items and their next versions; None means that the item is to be deleted."""
+"""Items and their next versions; None deletes the item."""
+
+_PAUSE = 0.002  # seconds between two reads
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedWrite:
     """One acknowledged write. ``version`` is None for a delete. ``started``, ``acknowledged``: epoch seconds.
 
-    ``streamed``: it came after the position where the relay starts. What came before, only a snapshot shows.
+    ``streamed``: whether it came after the position where the relay starts. Only a snapshot shows earlier writes.
     """
 
     item: Item
@@ -43,7 +47,7 @@ class RecordedWrite:
 class Repeating(threading.Thread, ABC):
     """A thread that calls ``turn`` over and over until it is stopped or ``turn`` raises.
 
-    Other threads read what it recorded after ``stop``.
+    Other threads read its records after ``stop``.
     """
 
     def __init__(self, name: str) -> None:
@@ -85,12 +89,10 @@ class Writer(Repeating):
         self._alive: set[Item] = set()
 
     @abstractmethod
-    def save(self, item: Item) -> None:
-        """Write the next version of an item."""
+    def save(self, item: Item) -> None: ...
 
     @abstractmethod
-    def write_once(self) -> None:
-        """Make a random write."""
+    def write_once(self) -> None: ...
 
     def close(self) -> None:
         """Close its connection, after the thread has ended."""
@@ -114,7 +116,6 @@ class Writer(Repeating):
     # ------------------------------------------------------------------ for subclasses
 
     def choose_items(self, most: int) -> list[Item]:
-        """Choose 2 to ``most`` items."""
         return self.random.sample(self.items, min(len(self.items), self.random.randint(2, most)))
 
     def plan(self, items: Iterable[Item]) -> Planned:
@@ -127,12 +128,10 @@ class Writer(Repeating):
         return item in self._alive
 
     def version(self, item: Item) -> int:
-        """Return the next version of ``item``."""
         self._next[item] += 1
         return self._next[item]
 
     def record(self, started: float, *written: tuple[Item, int | None]) -> None:
-        """Record writes that were just acknowledged."""
         for item, version in written:
             self.writes.append(RecordedWrite(item, version, started, time.time()))
             if version is None:
@@ -147,6 +146,38 @@ class Writer(Repeating):
             "tags": [f"t{n}" for n in sorted(self.random.sample(range(100), 3))],
             "payload": "".join(self.random.choices("abcdefghijklmnopqrstuvwxyz ", k=80)),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One read by the application. ``version`` is None if the item does not exist. ``started``: epoch seconds."""
+
+    item: Item
+    version: int | None
+    started: float
+    hit: bool
+
+
+class Reader(Repeating):
+    """Reads random items through ``cache``, as an application does while the writers write."""
+
+    def __init__(self, cache: TokenCache, load: Load, items: Sequence[Item], seed: int) -> None:
+        super().__init__(f"reader-{seed}")
+        self.reads: list[Read] = []
+        self._cache = cache
+        self._load = load
+        self._items = items
+        self._random = random.Random(seed)
+
+    def turn(self) -> None:
+        # A few items are popular, as in practice.
+        self.read(self._items[min(int(self._random.expovariate(8) * len(self._items)), len(self._items) - 1)])
+        self.stopping.wait(_PAUSE)
+
+    def read(self, item: Item) -> None:
+        started = time.time()
+        cached = self._cache.get_or_load(cache_key(item), self._load)
+        self.reads.append(Read(item, version_of(cached.value), started, cached.outcome is Outcome.HIT))
 
 
 class Workload:
@@ -176,7 +207,6 @@ class Workload:
             writer.start()
 
     def warm_up(self) -> None:
-        """Write every item once, before ``start``."""
         for writer in self.writers:
             writer.warm_up()
 
@@ -211,10 +241,8 @@ def item_of(key: str) -> Item:
 
 
 def version_of(image: str | bytes | Mapping[str, Any] | None) -> int | None:
-    return version_in(image) if image is not None else None
-
-
-def version_in(image: str | bytes | Mapping[str, Any]) -> int:
-    """Return the version of an item, given as DynamoDB-typed JSON, as a row's JSON, or as a row."""
+    """Return the version of an item, given as DynamoDB-typed JSON, as a row's JSON, or as a row; None for no item."""
+    if image is None:
+        return None
     version = (image if isinstance(image, Mapping) else orjson.loads(image))["version"]
     return int(version["N"] if isinstance(version, Mapping) else version)

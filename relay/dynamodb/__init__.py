@@ -12,8 +12,8 @@ from relay.extras import lazily
 
 if TYPE_CHECKING:
     from relay.dynamodb.batch import Loaded, batch_load
-    from relay.dynamodb.session import IteratorExpired
     from relay.dynamodb.stream import Stream
+    from relay.dynamodb.stream_calls import IteratorExpired
     from relay.dynamodb.stream_record import Record
     from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 
@@ -28,12 +28,12 @@ __all__ = [
     "batch_load",
 ]
 
-if not TYPE_CHECKING:  # or a type checker would take any name
+if not TYPE_CHECKING:  # without this check, a type checker would accept any name
     __getattr__ = lazily(
         __name__,
         {
             "relay.dynamodb.batch": "Loaded batch_load",
-            "relay.dynamodb.session": "IteratorExpired",
+            "relay.dynamodb.stream_calls": "IteratorExpired",
             "relay.dynamodb.stream": "Stream",
             "relay.dynamodb.stream_record": "Record",
             "relay.stream_token": "InvalidPosition InvalidStream StreamToken",

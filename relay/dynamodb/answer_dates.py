@@ -1,4 +1,4 @@
-"""The times of DynamoDB's answers, which tell the time of its clock."""
+"""The dates of DynamoDB's answers, which tell the time of its clock."""
 
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -12,14 +12,11 @@ class AnswerDates:
 
     def __init__(self, clock: ServiceClock) -> None:
         self._clock = clock
-        # The `Date` of the last answer. Only the first answer in a second says anything new.
+        # The last `Date`. Only the first answer in each second adds information.
         self._date: str | None = None
 
     def note(self, date: str | None) -> None:
-        """Note the header ``Date`` of an answer that has just arrived; it is None if the answer has none.
-
-        A header that is not a date is ignored: a proxy may have written it.
-        """
+        """Note the header ``Date`` of an answer that has just arrived. A proxy's text that is not a date is ignored."""
         if date is not None and date != self._date:
             with suppress(ValueError):
                 self._clock.note(parsedate_to_datetime(date).timestamp())

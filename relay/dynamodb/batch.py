@@ -4,10 +4,10 @@ The algorithm is from Bloop's "Internals" ("Loading"), whose index is the sorted
 (a, b) with (b, a) and S "1" with N "1", and takes N "1.0" and N "1" for different keys. Here the index is the name,
 type and canonical value of each key attribute (I8).
 
-Answers without binary are parsed as JSON: botocore converts every value of every item, which takes longer than all
-else, and returns what JSON says. Any other answer is left to botocore, as are signing, retries, timeouts and errors.
-This relies on its event ``before-parse``, as ``relay.dynamodb.raw_records`` does: without that botocore would parse the
-answers, to the same items. The client is its user's, whose own calls are not touched.
+Answers without binary are parsed as JSON, because botocore converts every value of every item, which takes most of the
+time and gives the same result. Other answers are left to botocore, as are signing, retries, timeouts and errors. This
+relies on the event ``before-parse``, as ``relay.dynamodb.raw_records`` does; without it, botocore would parse the
+answers to the same items. Other calls on the user's client are not affected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 from botocore.exceptions import ClientError
 
-from relay.dynamodb.session import is_transient
+from relay.dynamodb.stream_calls import is_transient
 from relay.dynamodb.values import canonical_number
 from relay.errors import RelayError, Unavailable
 
@@ -54,11 +54,11 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {"S": (str,), "N": (str,), "B": (by
 
 
 class Loaded(NamedTuple):
-    """What ``batch_load`` found, by table name.
+    """The result of ``batch_load``, by table name.
 
     ``items``: one item for each distinct key that exists, in the order in which the keys were first given. Contains
     every table of the request. ``missing``: the keys without an item, in the same order and as the caller wrote them,
-    each spelling once. Contains only tables with missing keys.
+    without repetitions. Contains only tables with missing keys.
     """
 
     items: dict[str, list[Item]]
@@ -107,7 +107,7 @@ class Keys:
         return {name: {kind: value} for (name, kind), value in zip(self.shape, index, strict=True)}
 
     def place_of(self, item: Mapping[str, Mapping[str, Any]], expected: Container[Place]) -> Place:
-        """Return the expected place of an item, or of a key, that DynamoDB returned. Raises ``RelayError``."""
+        """Return the expected place of an item or key that DynamoDB returned. Raises ``RelayError``."""
         try:
             values = tuple([item[name][kind] for name, kind in self.shape])
             place = (self.name, values)
@@ -117,7 +117,7 @@ class Keys:
         except (KeyError, TypeError, ValueError) as error:
             raise RelayError(f"table {self.name}: DynamoDB answered with an item without its key: {error!r}") from error
         if place not in expected:
-            # Not to be guessed (I8).
+            # Never guess (I8).
             raise RelayError(f"table {self.name}: DynamoDB answered with a key that was not requested: {place}")
         return place
 
@@ -143,7 +143,7 @@ def load_each(
     consistent: bool,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[Place, Item]]:
-    """Yield the items at distinct places, as they are returned, so that the caller need not keep them.
+    """Yield the items at distinct places as they are returned, so that the caller need not store them.
 
     Takes the places as it requests them. Otherwise as ``batch_load``.
     """
@@ -159,7 +159,7 @@ def load_each(
         if not unprocessed:
             stalls = 0
             continue
-        # At the end, so that other tables do not wait for one that is throttled.
+        # At the end, so that other tables do not wait for a throttled one.
         again.extend(unprocessed)
         stalls = stalls + 1 if len(unprocessed) == len(chunk) else 0
         if stalls == _MOST_STALLS:
@@ -176,16 +176,16 @@ def load_each(
 class _Table(Keys):
     """The requested keys of one table, as their caller wrote them, and the items that were returned.
 
-    All keys have the same attribute names and types, their shape, so their values in its order identify them.
+    All keys have the same attribute names and types, their shape; so the values in this order identify a key.
     """
 
     def __init__(self, name: str, keys: Iterable[Key]) -> None:
         super().__init__(name, ())  # the first key has this shape
         self._types: tuple[tuple[type, ...], ...] = ()
-        # The key that is requested, and its other spellings, by index.
+        # The requested key and its other spellings, by index.
         self.requested: dict[Index, Key] = {}
         self._other_spellings: dict[Index, list[Key]] = {}
-        # The index by the values as they are written.
+        # The index by the values as written.
         indexes: dict[Index, Index] = {}
         self.items: dict[Index, Item] = {}
         for key in keys:
@@ -210,7 +210,7 @@ class _Table(Keys):
         ]
 
     def _values(self, key: Key) -> Index:
-        """Return the values of ``key`` as they are written. Raises ValueError if it is not of the table's shape."""
+        """Return the values of ``key`` as written. Raises ValueError if it does not have the table's shape."""
         shape = self.shape or self._take_shape(key)
         try:
             values = tuple([key[name][kind] for name, kind in shape])
@@ -230,7 +230,7 @@ class _Table(Keys):
             if kind not in _PYTHON_TYPES or len(value) != 1:
                 raise ValueError(f"table {self.name}: {key!r} is not a key: the type of {name} must be S, N or B")
             if not isinstance(value[kind], _PYTHON_TYPES[kind]):
-                # Also for binary: base64 text would be taken for other bytes.
+                # Also for binary: base64 text would be mistaken for other bytes.
                 wanted = "bytes" if kind == "B" else "text"
                 raise ValueError(f"table {self.name}: {key!r} is not a key: {name} of type {kind} must be {wanted}")
             self.shape += ((name, kind),)
@@ -266,7 +266,7 @@ def _request(
 
 def batch_get_item(client: DynamoDBClient, items: Mapping[str, Any]) -> Mapping[str, Any]:
     """Call BatchGetItem; return the ``Responses`` and ``UnprocessedKeys``. Raises botocore's errors."""
-    client.meta.events.register(_PARSED, _replace_answer, unique_id="relay")  # again is nothing
+    client.meta.events.register(_PARSED, _replace_answer, unique_id="relay")  # the second registration does nothing
     token = _is_own.set(True)
     try:
         return client.batch_get_item(RequestItems=items)
@@ -276,14 +276,14 @@ def batch_get_item(client: DynamoDBClient, items: Mapping[str, Any]) -> Mapping[
 
 def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     body = response_dict["body"]
-    # Types of binary are "B" and "BS", unless an escape writes them in another way.
+    # Types of binary are "B" and "BS", unless an escape spells them differently.
     if not _is_own.get() or response_dict["status_code"] != 200 or b'"B"' in body or b'"BS"' in body or b"\\u" in body:
         return
     try:
         answer = orjson.loads(body)
     except ValueError:
         return
-    # What else there may be, such as null for a member that is absent, botocore knows how to read.
+    # botocore knows how to read everything else, such as null for an absent member.
     if isinstance(answer, dict) and answer.keys() <= _MEMBERS and b"null" not in body:
         customized_response_dict.update(answer)
         response_dict["body"] = b"{}"  # leave only the headers to botocore

@@ -9,19 +9,18 @@ from decimal import Decimal
 from typing import Any
 
 from relay.dynamodb.values import canonical_number, image_json
-from relay.table import Column
+from relay.table import Column, TableSchema
 from relay.types.columns import FIRST_TIME, LAST_TIME, REST, ColumnKind, ColumnType, column_type
 from relay.types.items import binary
 
 Convert = Callable[[Mapping[str, Any]], Any]
-"""Returns the column's value of a typed attribute, or None if the column cannot hold the attribute exactly."""
+"""Returns the column's value for a typed attribute, or None if the column cannot hold it exactly."""
 
 
 class TypedRows:
     """Turns the items of one table into rows. ``columns``: declared type by attribute name.
 
-    ``protected``: the columns that are published as a text in place of the values. Shared by the
-    threads that read the table; it does not change.
+    ``protected``: the columns published as a replacing text. Shared by the threads that read the table; immutable.
     """
 
     def __init__(self, columns: Mapping[str, str], protected: Collection[str] = ()) -> None:
@@ -47,8 +46,30 @@ class TypedRows:
         return self.row(item)
 
 
+def typed_key(table: TableSchema) -> Callable[[Mapping[str, str | bytes]], dict[str, Any]]:
+    """Return the function that gives a key's values as its row has them, if their attributes are declared.
+
+    It raises ValueError for a value that its column cannot hold exactly (I8).
+    """
+    declared = {column.name: column.type for column in table.row or () if column.name != REST}
+    attributes = {column.name: column.type for column in table.key if column.name in declared}
+    rows = TypedRows({name: declared[name] for name in attributes})
+
+    def convert(key: Mapping[str, str | bytes]) -> dict[str, Any]:
+        row = rows.row({name: {kind: key[name]} for name, kind in attributes.items()})
+        for name in attributes:
+            if row[name] is None:
+                raise ValueError(
+                    f"{key[name]!r} is not a value of {name!r}, declared as {declared[name]}: declare it as another "
+                    "type, or not at all"
+                )
+        return {**key, **row}
+
+    return convert
+
+
 def _as_it_is(kind: str, of: type) -> Convert:
-    """Return the conversion of attributes of DynamoDB's type ``kind`` whose value the column takes as it is."""
+    """Return the conversion for attributes of DynamoDB type ``kind`` whose value the column takes unchanged."""
 
     def convert(value: Mapping[str, Any]) -> Any:
         raw = value.get(kind)
@@ -67,7 +88,7 @@ def _bytes(value: Mapping[str, Any]) -> bytes | None:
 
 
 def _number(fit: Callable[[str], Any]) -> Convert:
-    """Return the conversion of numbers. ``fit``: returns the column's value of a canonical number, or None."""
+    """Return the conversion for numbers. ``fit``: returns the column's value of a canonical number, or None."""
 
     number = _as_it_is("N", str)
 
@@ -103,7 +124,7 @@ def _decimal(kind: ColumnType) -> Callable[[str], Decimal | None]:
 
 
 def _double(text: str) -> float | None:
-    # Only a number that is printed as the same text, so that no two numbers become one double.
+    # Only a number that prints as the same text, so that no two numbers become one double.
     number = float(text)
     return number if math.isfinite(number) and Decimal(repr(number)) == Decimal(text) else None
 
@@ -111,7 +132,7 @@ def _double(text: str) -> float | None:
 def _time(text: str) -> int | None:
     """Return the microseconds of a number of seconds since the epoch, such as a TTL attribute.
 
-    ISO text is not converted: its offset, and that it was text, would be lost (I8).
+    ISO text is not converted: its offset, and the fact that it was text, would be lost (I8).
     """
     whole, _, decimals = text.partition(".")
     if len(decimals) > 6 or len(whole) > 13:

@@ -1,31 +1,28 @@
-"""Whether a table, as it was described, is as its source's config says, and what to do if it is not."""
+"""Whether a described table matches its source's config, and what to do if it does not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING
 
-from relay.config.columns import attribute_type
 from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
-from relay.config.errors import did_you_mean
+from relay.config.dynamodb_columns import RareType, attribute_type
+from relay.config.errors import MISSPELT, did_you_mean, nearest
 from relay.config.protection import IN_KEY, in_key
-from relay.dynamodb import describe
+from relay.dynamodb.describe import Description, NotAllowed, TableCalls
 from relay.dynamodb.values import canonical_number
 from relay.errors import ConfigError, Unavailable
 from relay.table import KeyColumn
 from relay.types.columns import REST
 
 if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
     from relay.config import DynamoDBConfig
-    from relay.dynamodb.describe import Description
 
 _TYPES = {"S": "string", "N": "decimal(38,0)", "B": "bytes"}
 
 
 def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
-    """Return one message for each way in which a table does not match ``columns``, its declared types by name.
+    """Return a message for each way in which a table does not match ``columns``, the declared types by name.
 
     The rule is Bloop's ("Internal", partial table validation): the key must be declared exactly, and the types of an
     index' attributes must agree with their declarations. Indexes themselves are not declared.
@@ -56,10 +53,7 @@ def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
 
 
 def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:
-    """Return why an entry of `protect` or `where` is refused, or None if all can be applied.
-
-    No rule can be about a column of the key, and conditions can be about nothing else.
-    """
+    """Return why a rule about a key column, or a condition about another column, is refused; None if there is none."""
     key = [column.name for column in found.key]
     if (column := in_key(key, source.rules(found.table))) is not None:
         return f"`protect.{found.table}.{column}`: {IN_KEY}"
@@ -72,30 +66,49 @@ def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:
     return None
 
 
-def unseen_rule(client: DynamoDBClient, found: Description, source: DynamoDBConfig) -> str | None:
-    """Return why a rule of `protect` is refused: nothing shows that items have its attribute. None if all may stay.
+_UNSEEN = "none of the items that were looked at has it"
 
-    Otherwise a name with a typing mistake would publish what it is to hide. Raises ``Unavailable``.
+
+def unseen_rule(calls: TableCalls, found: Description) -> str | None:
+    """Return why a rule of `protect` is refused because no item seen has its attribute; None if all rules may stay.
+
+    Otherwise a misspelled name would publish the values that it should hide. Raises ``Unavailable``.
     """
-    shown = {*found.attributes, *(source.columns or ())}
-    rules = source.rules(found.table)
+    shown = {*found.attributes, *(calls.source.columns or ())}
+    rules = calls.source.rules(found.table)
     wanted = [name for name, rule in rules.items() if not rule.may_be_absent and name not in shown]
     if not wanted:
         return None
-    looked = "none of the items that were looked at has it"
+    looked = _UNSEEN
     try:
-        shown |= {name for item in describe.first_items(client, source) for name in item}
-    except describe.NotAllowed:
+        shown |= calls.first_names
+    except NotAllowed:
         looked = "the credentials may not look at items (dynamodb:Scan)"
     column = next((name for name in wanted if name not in shown), None)
     return column and (
         f"`protect.{found.table}.{column}`: {looked}; {did_you_mean(column, sorted(shown), 'known names: ')} If other "
-        "items have it, or will, write `{absent: ...}` around its rule, which then holds for these"
+        "items have it, or will have it, write `{absent: ...}` around its rule, which then applies to them"
     )
 
 
+def misspelt_columns(found: Description, columns: Mapping[str, str], names: Set[str]) -> list[str]:
+    """Return a message for each declared column that no item has, if items have a similar name without a column.
+
+    Otherwise the attribute would be in `rest`, and the column null. ``names``: see `TableCalls.first_names`.
+    """
+    undeclared, shown = sorted(names - columns.keys()), names | found.attributes.keys()
+    unseen = {name: kind for name, kind in columns.items() if name not in shown and not isinstance(kind, RareType)}
+    likes = ((name, kind, nearest(name, undeclared, MISSPELT)) for name, kind in unseen.items())
+    return [
+        f"`{name}`: {_UNSEEN}; did you mean `{like}`? If other items have it, or will have it, write "
+        f"`{name}: {{absent: {kind}}}`"
+        for name, kind, like in likes
+        if like is not None
+    ]
+
+
 def wanted_key(key: Iterable[KeyColumn], where: Conditions) -> dict[str, str]:
-    """Return the values in ``where`` as keys have them. Raises ValueError for one that a column cannot have."""
+    """Return the values in ``where`` as keys have them. Raises ValueError for a value that a column cannot have."""
     wanted: dict[str, str] = {}
     for column in key:
         if column.name in where:
@@ -107,10 +120,7 @@ def wanted_key(key: Iterable[KeyColumn], where: Conditions) -> dict[str, str]:
 
 
 def verify(found: Description, source: DynamoDBConfig) -> None:
-    """Check a table against its source's declared columns. Raises ``Unavailable`` with every mismatch.
-
-    Raises ``ConfigError`` for a rule of a key column.
-    """
+    """Check a table against its source's config. Raises ``Unavailable`` with every mismatch, and ``ConfigError``."""
     if problem := refused_rule(found, source):
         raise ConfigError(f"source {source.name}: {problem}")
     if source.columns and (problems := mismatches(found, source.columns)):

@@ -1,4 +1,4 @@
-"""The shards of a `Stream`: which may be read, and what was read, handed out and finished.
+"""The shards of a `Stream`: which ones may be read, and which records were read, handed out and finished.
 
 Rules: Bloop, "Internal" (Coordinator) and "Stream Ordering Guarantees". A shard waits for its parent, is
 *active* while it is read, *closed* when it was read to its end and some records are not handed out, *drained* when all
@@ -16,8 +16,8 @@ from datetime import datetime
 
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.resume_at_token import resume
-from relay.dynamodb.session import Listing, ShardNotFound, StreamSession, TrimmedData
-from relay.dynamodb.shard_graph import ShardGraph
+from relay.dynamodb.stream_calls import Listing, ShardNotFound, StreamSession, TrimmedData
+from relay.dynamodb.stream_graph import ShardGraph
 from relay.dynamodb.stream_record import Record
 from relay.dynamodb.stream_shard import OnGap, StreamShard
 from relay.errors import RelayError
@@ -25,10 +25,10 @@ from relay.records import Shard
 from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
 
 DISCOVER_EVERY = 300.0
-"""Seconds between complete listings while reading: they find shards that no lookup of children finds."""
+"""Seconds between complete listings while reading, which find shards that lookups of children miss."""
 
 _LONGEST_WAIT = 60.0
-_LONGEST_DENIAL = 60.0  # seconds after which a shard that is listed and cannot be read counts as lost
+_LONGEST_DENIAL = 60.0  # seconds after which a listed shard that cannot be read counts as lost
 
 
 class Coordinator:
@@ -42,9 +42,9 @@ class Coordinator:
         self.calls_to_reach_head = calls_to_reach_head
         self.clock = session.clock
         self.graph = ShardGraph(self.clock)
-        # The shards of the graph that were looked at, by id.
+        # The shards in the graph that were looked at, by id.
         self.shards: dict[str, StreamShard] = {}
-        # Those of them that have started and not ended, in order.
+        # Those that have started and not ended, in order.
         self.started: dict[str, StreamShard] = {}
         self.buffer = RecordBuffer()
         self._listed_at = self.clock()
@@ -80,7 +80,7 @@ class Coordinator:
         self._open(self.active)
 
     def start_at_time(self, position: datetime) -> None:
-        """Start with the first record of each lineage created at ``position`` or later. Reads all before it."""
+        """Start with the first record of each lineage created at ``position`` or later. Reads all earlier records."""
         shards = self._list().shards  # its answer tells the clock of the service
         if position.timestamp() > self.clock():
             self._start_at_heads(shards)
@@ -101,15 +101,14 @@ class Coordinator:
                 self.buffer.push(records, shard)
 
     def start_at_token(self, token: StreamToken) -> None:
-        """Start at ``token``, by the rule of `resume`. Shards that were lost are reported as gaps.
-
-        Raises ``InvalidStream`` if the stream lists no shard of the token.
-        """
+        """Start by the rule of `resume`, which raises ``InvalidStream``. Lost shards are reported as gaps."""
         found = resume(token, self._list().shards, lambda: self._list().shards, self.session.has)
         self.graph.add(found.shards.values())
         self.graph.end(*found.finished, *found.lost)
         for name, position in found.lost.items():
-            self._new_shard(name, position).report_gone()  # I9
+            lost = self._new_shard(name)
+            lost.move_to(position)
+            lost.report_gone()  # I9
         for name, position in found.positions.items():
             self._shard(name).delivered = position
         for name in found.active:
@@ -128,7 +127,7 @@ class Coordinator:
     def advance_shards(self) -> bool:
         """Read the next page of every active shard, unless the buffer has records.
 
-        Returns whether another round may find more, because children started or a shard must be asked again. An error
+        Returns whether another round may find more, because children started or a shard has to be asked again. An error
         in one shard does not keep the others from being read; the first error is raised at the end of the round.
         """
         if self.buffer:
@@ -174,12 +173,12 @@ class Coordinator:
         return progress
 
     def _promote_children_of(self, shard: StreamShard) -> bool:
-        """Start the children of a drained shard. If none is known, look for them when a lookup is due."""
+        """Start the children of a drained shard. If none is known, look them up when that is due."""
         if not self.graph.children(shard.id):
             if self.clock() < shard.lookup_at:
                 return False
             found = self._describe(
-                # The first answer also has grandchildren. If no child is found, only children are asked for.
+                # The first answer also has grandchildren. If no child is found, later requests name the parent.
                 lambda: (
                     self.session.describe_children(shard.id)
                     if shard.lookups
@@ -197,7 +196,7 @@ class Coordinator:
         return self._start_ready_shards(complete=False)
 
     def _handle_unknown_shard(self, shard: StreamShard) -> bool:
-        """Report a shard that the stream says it does not know, unless it lists it and has not said so for long."""
+        """Report a shard that the stream calls unknown, unless it lists the shard and has not called it so for long."""
         since = shard.denied_since
         if since is not None and self.clock() - since < _LONGEST_DENIAL:
             return False  # I1: the next call asks again
@@ -206,7 +205,7 @@ class Coordinator:
             shard.denied_since = self.clock()
             return True
         shard.report_gone()  # I9
-        # The buffer has no record of it: only shards without unread records are read.
+        # The buffer has no records of it: only shards without unread records are read.
         del self.started[shard.id]
         self.graph.end(shard.id)
         self.graph.add(listing.shards)
@@ -229,15 +228,15 @@ class Coordinator:
             return call()
         except ShardNotFound as error:
             raise InvalidStream(
-                f"stream {arn} does not exist, or no longer: look up the table's LatestStreamArn ({error})"
+                f"stream {arn} does not exist, or no longer exists: look up the table's LatestStreamArn ({error})"
             ) from error
 
     def _list(self) -> Listing:
-        """Return one complete listing; two in one if the first lacks the parent of a shard."""
+        """Return one complete listing; two combined if the first lacks the parent of a shard."""
         listing = self._describe(self.session.describe)
         names = {shard.id for shard in listing.shards}
         if any(parent not in names for shard in listing.shards for parent in shard.parents):
-            # The parent was trimmed, as a rule. If it was only left out, its child must not be read first (I2).
+            # As a rule, the parent was trimmed. If it was only omitted, its child must not be read first (I2).
             listing = Listing((*listing.shards, *self._describe(self.session.describe).shards), listing.disabled)
         self._listed_at = self.clock()
         return listing
@@ -268,10 +267,8 @@ class Coordinator:
             self.shards[name] = self._new_shard(name)
         return self.shards[name]
 
-    def _new_shard(self, name: str, position: Position | None = None) -> StreamShard:
-        return StreamShard(
-            self.session, name, position=position, on_gap=self.on_gap, calls_to_reach_head=self.calls_to_reach_head
-        )
+    def _new_shard(self, name: str) -> StreamShard:
+        return StreamShard(self.session, name, on_gap=self.on_gap, calls_to_reach_head=self.calls_to_reach_head)
 
 
 @contextmanager
@@ -283,7 +280,7 @@ def _collecting(errors: list[RelayError]) -> Iterator[None]:
 
 
 class RecordBuffer:
-    """Records that were read and not handed out: a heap ordered by creation time, sequence number and arrival.
+    """Records that were read but not handed out: a heap ordered by creation time, sequence number and arrival.
 
     As in Bloop's "Internal" ("RecordBuffer"). The records of one shard leave in the order in which they were pushed
     (I2): creation times are approximate, so within a shard a time that goes back counts as the one before it.
@@ -299,7 +296,6 @@ class RecordBuffer:
         return len(self._heap)
 
     def push(self, records: Iterable[Record], shard: StreamShard) -> None:
-        """Push the records of one shard, in their order."""
         for record in records:
             meta = record["meta"]
             created = self._latest[shard] = max(meta["created_at"], self._latest.get(shard, meta["created_at"]))

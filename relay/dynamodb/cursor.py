@@ -1,7 +1,8 @@
-"""Reading one shard from a position: iterators, pages, and what happens when the stream no longer has the position.
+"""Reads one shard from a position: iterators, pages, and the recovery when the stream has trimmed the position.
 
-This is the one shard reader. `DynamoDBShardReader` makes changes for the engine on top of it, `StreamShard` records for
-Python programs. Rules: AWS, "DynamoDB Streams low-level API" and "Data retention limit for DynamoDB Streams".
+This is the one shard reader. `DynamoDBShardReader` uses it to make changes for the engine, `StreamShard` to return
+records to Python programs. Rules: AWS, "DynamoDB Streams low-level API" and "Data retention limit for DynamoDB
+Streams".
 """
 
 import logging
@@ -9,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from relay.dynamodb.pace import Pace
-from relay.dynamodb.session import IteratorExpired, StreamSession, TrimmedData, retried
+from relay.dynamodb.account_pace import Pace
+from relay.dynamodb.stream_calls import IteratorExpired, StreamSession, TrimmedData, retried
 from relay.stream_token import TRIM_HORIZON, Position
 
 log = logging.getLogger(__name__)
@@ -38,16 +39,16 @@ class RawPage(NamedTuple):
     """One answer of GetRecords."""
 
     records: list[Any]
-    """As the client returns them."""
+    """The records as the client returns them."""
     next_iterator: str | None
     """None at the end of a closed shard."""
     fresh: bool
-    """The iterator was made for this page, so empty stretches are walked again."""
+    """Whether the iterator was created for this page, so that empty stretches are read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreportedGap:
-    """Records that are lost, or may be, until the caller has reported them (I9)."""
+    """Records that are lost, or may be, and that the caller has not reported yet (I9)."""
 
     reason: Literal["trimmed", "expired", "gone"]
     begin: Position
@@ -60,9 +61,9 @@ class UnreportedGap:
 class ShardCursor:
     """A position in a shard, and an iterator there. Used by one thread at a time.
 
-    ``iterator``: where the first page starts, instead of ``fetched``; when it expires, ``fetched`` counts.
-    ``retries``: whether it makes a call again that fails, or the caller decides. Every method that calls the service
-    raises ``ShardNotFound``, ``RelayError``, and ``Transient`` unless it retries; then the position has not moved.
+    ``iterator``: where the first page starts, instead of ``fetched``; when it expires, ``fetched`` counts. ``retries``:
+    whether it retries a failed call itself, instead of the caller. Every method that calls the service raises
+    ``ShardNotFound``, ``RelayError``, and ``Transient`` unless it retries; then the position has not moved.
     """
 
     session: StreamSession
@@ -77,7 +78,7 @@ class ShardCursor:
     gap: UnreportedGap | None = field(default=None, init=False)
     """The first gap that its reader has not reported and cleared; pages after it start at the horizon."""
     opened_at: float = field(default=0.0, init=False)
-    """When the iterator was made, in seconds since the epoch."""
+    """When the iterator was created, in seconds since the epoch."""
     _fresh: bool = field(default=True, init=False)
     """Whether no page was read with this iterator yet."""
 
@@ -87,7 +88,7 @@ class ShardCursor:
         self.iterator = None
 
     def open(self) -> None:
-        """Make an iterator if there is none. A position that was trimmed becomes the horizon, and a gap."""
+        """Create an iterator if there is none. A position that was trimmed becomes the horizon, and a gap."""
         if self.iterator is not None or self.ended:
             return
         opened_at = self.session.clock()
@@ -100,11 +101,12 @@ class ShardCursor:
         self._fresh = True
 
     def fetch(self) -> RawPage | None:
-        """Fetch the page at the position. It comes again until ``advance``.
+        """Fetch the page at the position. The same page is fetched again until ``advance``.
 
         None means that the iterator had expired or records were trimmed; the next call continues with another iterator.
         Raises ``IteratorExpired`` if the position has no sequence number, because a new iterator may start at other
-        records: then ``restart`` or ``skip_to_horizon``.
+        records: then drop the iterator, or
+        ``skip_to_horizon``.
         """
         try:
             self.open()
@@ -128,10 +130,6 @@ class ShardCursor:
         if last is not None:
             self.fetched = Position("after_sequence", last)
 
-    def restart(self) -> None:
-        """Drop the iterator: the next page is fetched with a new one at the same position."""
-        self.iterator = None
-
     def skip_to_horizon(self, reason: Literal["trimmed", "expired"]) -> None:
         """Continue at the horizon, and remember the gap unless one is already waiting to be reported."""
         if self.gap is None:
@@ -141,7 +139,7 @@ class ShardCursor:
         self.fetched, self.iterator = TRIM_HORIZON, None
 
     def abandon(self) -> None:
-        """Remember everything from the position on as a gap: the stream no longer has the shard."""
+        """Record everything from the position on as a gap: the stream no longer has the shard."""
         begin = self.fetched if self.gap is None else self.gap.begin
         self.gap = UnreportedGap("gone", begin, self.session.clock())
 

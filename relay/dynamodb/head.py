@@ -1,15 +1,16 @@
-"""How far a shard is from its head, as its pages tell: DynamoDB does not say where the head is.
+"""How far a shard is from its head, judged by its pages: DynamoDB does not report the head.
 
 Nothing that DynamoDB documents bounds the empty pages between two records of an open shard, and sequence numbers, an
-iterator at LATEST and DescribeStream say nothing about what is before them. So a head is never known, only likely: the
-longer a shard has been quiet, the likelier. How long is long enough depends on what relies on it.
+iterator at LATEST and DescribeStream say nothing about what is before them. So a head is never certain, only likely:
+the longer a shard has been quiet, the likelier. How long is enough depends on the use.
 """
 
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, may_be_from
-from relay.dynamodb.session import PAGE_LIMIT
+from relay.dynamodb.stream_calls import PAGE_LIMIT
 
 QUIET_SECONDS = 10.0
 """Seconds without a record after which an open shard counts as read to its head, if `QUIET_PAGES` came as well."""
@@ -22,78 +23,73 @@ LATENESS = 60
 only once the shard was quiet for as long."""
 
 _LONGEST_PAUSE = float(LATENESS)
-"""Seconds between two pages, after a failure for example, after which what was quiet before says nothing."""
+"""Seconds between two pages, for example after a failure, after which an earlier quiet time proves nothing."""
 
 BACKLOG = 5.0
-"""Seconds: records that are older when they are read belong to a backlog. At its head a shard is read more often."""
+"""Seconds: older records belong to a backlog when they are read. At its head, a shard is read more often."""
 
-# Bytes of the records in a page that was probably ended by its size: DynamoDB ends it before 1 MB.
+# Bytes of records in a page that probably ended because of its size: DynamoDB ends pages before 1 MB.
 _LARGE_PAGE = 1 << 19
 
-# Empty pages in a row after which a closed shard is read more slowly: it may have children, but no end yet.
+# Empty pages in a row after which a closed shard is read less often: it may have children, but no end yet.
 _MANY_EMPTY_PAGES = 100
 
 
+@dataclass(eq=False, repr=False)
 class HeadSearch:
-    """What the pages of a shard tell about its head. Used by the thread that reads the shard.
+    """What a shard's pages reveal about its head. Used by the thread that reads the shard.
 
     ``is_closed``: whether the newest listing shows that the shard is closed. ``is_awaited``: whether somebody waits for
-    the head, so that empty pages before it are read at once. ``clock``: seconds that never go back.
+    the head, so that empty pages are followed at once. ``clock``: seconds that never go back.
     """
 
-    def __init__(
-        self,
-        is_closed: Callable[[], bool] = lambda: False,
-        *,
-        is_awaited: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        # Whether the shard counts as read to its head.
-        self.reached = False
-        # Whether the last records belonged to a backlog, or none was read with this iterator.
-        self._is_behind = True
-        # Empty pages in a row, with one iterator.
-        self._empty_pages = 0
-        # When the first and the last empty page since the last record were read, and the seconds between them.
-        self._quiet_since: float | None = None
-        self._empty_at = 0.0
-        self._quiet_for = 0.0
-        self._is_closed = is_closed
-        self._is_awaited = is_awaited
-        self._clock = clock
+    is_closed: Callable[[], bool] = lambda: False
+    _: KW_ONLY
+    is_awaited: bool = False
+    clock: Callable[[], float] = time.monotonic
+    reached: bool = field(default=False, init=False)
+    """Whether the shard counts as read to its head."""
+    _is_behind: bool = field(default=True, init=False)
+    """Whether the last records belonged to a backlog, or none was read with this iterator."""
+    _empty_pages: int = field(default=0, init=False)
+    """Empty pages in a row, with one iterator."""
+    # When the first and the last empty page since the last record were read, and the seconds between them.
+    _quiet_since: float | None = field(default=None, init=False)
+    _empty_at: float = field(default=0.0, init=False)
+    _quiet_for: float = field(default=0.0, init=False)
 
     @property
     def more_waits(self) -> bool:
         """Whether the next page should be read at once: it is probably not the head, or the head is awaited."""
-        if self._is_awaited and self._empty_pages and not self.reached and not self._is_closed():
+        if self.is_awaited and self._empty_pages and not self.reached and not self.is_closed():
             return True
         return self._is_behind and self._empty_pages < _MANY_EMPTY_PAGES
 
     @property
     def is_idle(self) -> bool:
-        """Whether the shard has been quiet for so long that `LATENESS` covers what may follow."""
-        return self._empty_pages >= CALLS_TO_REACH_HEAD and self._quiet_for >= LATENESS and not self._is_closed()  # I1
+        """Whether the shard has been quiet so long that `LATENESS` covers any record still to come."""
+        return self._empty_pages >= CALLS_TO_REACH_HEAD and self._quiet_for >= LATENESS and not self.is_closed()  # I1
 
     def new_iterator(self) -> None:
-        """The next page is the first of its iterator, so empty pages are read again."""
+        """Note that the next page is the first of a new iterator, so empty pages are read again."""
         self.reached, self._is_behind, self._empty_pages = False, True, 0
 
     def records(self, count: int, size: int, created: float, begun: float) -> None:
-        """Note a page of ``count`` records of ``size`` bytes, the last one ``created`` when its read had ``begun``."""
+        """Note a page of ``count`` records with ``size`` bytes, the last ``created`` when its read had ``begun``."""
         self.reached, self._empty_pages, self._quiet_since = False, 0, None
         self._is_behind = (
-            count >= PAGE_LIMIT or size >= _LARGE_PAGE or not may_be_from(created, begun - BACKLOG) or self._is_closed()
+            count >= PAGE_LIMIT or size >= _LARGE_PAGE or not may_be_from(created, begun - BACKLOG) or self.is_closed()
         )
 
     def empty(self) -> None:
         """Note an empty page: pages between the records of a shard may be empty, too."""
-        now = self._clock()
+        now = self.clock()
         if self._quiet_since is None or now - self._empty_at > _LONGEST_PAUSE:  # I1: records may have come in the pause
             self._quiet_since, self._empty_pages = now, 0
         self._empty_at = now
         self._empty_pages += 1
         self._quiet_for = now - self._quiet_since
-        # A closed shard has no head: it may have closed long ago, and is read up to its end only.
-        is_closed = self._is_closed()
+        # A closed shard has no head: it may have closed long ago, and is read only to its end.
+        is_closed = self.is_closed()
         self.reached = not is_closed and self._empty_pages >= QUIET_PAGES and self._quiet_for >= QUIET_SECONDS  # I1
         self._is_behind = is_closed or (self._is_behind and self._empty_pages < CALLS_TO_REACH_HEAD)

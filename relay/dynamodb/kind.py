@@ -1,36 +1,44 @@
-"""DynamoDB as a kind of source."""
+"""DynamoDB as a kind of source, and its ``relay check``, which tries permissions out by the relay's own calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from relay.aws import Refused
-from relay.dynamodb.check import check
-from relay.dynamodb.describe import clients
+from relay.config.sources import declared_table
+from relay.config.value_types import StartAtToken
+from relay.dynamodb import config_match
+from relay.dynamodb.describe import Description, TableCalls
 from relay.dynamodb.resume_at_token import token_of
-from relay.dynamodb.source import DynamoDBSource
+from relay.dynamodb.source import DynamoDBSource, table_schema
+from relay.dynamodb.stream_calls import IteratorExpired, ShardNotFound, Transient, TrimmedData, time_to_live, translated
 from relay.dynamodb.table_rows import DynamoDBTableRows, ItemsOfKeys
-from relay.errors import Unavailable
-from relay.source import SourceKind
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.source import CheckedSource, CheckedTable, Finding, SourceKind
 
 if TYPE_CHECKING:
+    from types_boto3_dynamodbstreams import DynamoDBStreamsClient
+
     from relay.config import DynamoDBConfig
-    from relay.records import Plan, ShardCheckpoint
+    from relay.records import Plan, Shard, ShardCheckpoint
+
+_TABLE_TIMEOUT = 10.0  # for a table that is being created
 
 
 def tagged(source: DynamoDBConfig) -> list[str]:
-    """Return the names of the region's tables that have all of ``source.tags``.
+    """Return the names of the region's tables that have all tags in ``source.tags``.
 
     Needs ListTables, ListTagsOfResource and DescribeTable. Raises ``Unavailable`` if DynamoDB does not answer, if no
-    table has the tags, and if one of them has no stream.
+    table has the tags, or if a table with the tags has no stream.
     """
     wanted = set((source.tags or {}).items())
-    client, streams = clients(source)
-    at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
+    calls = TableCalls(source)
+    client, at = calls.dynamodb, calls.at
     found: list[str] = []
     without: list[str] = []
     try:
@@ -44,11 +52,13 @@ def tagged(source: DynamoDBConfig) -> list[str]:
     except (ClientError, BotoCoreError, Refused) as error:
         raise Unavailable(f"source {source.name}: cannot find tables by tag {at}: {error}") from error
     finally:
-        client.close()
-        streams.close()
+        calls.close()
     if without:
         names = ", ".join(without)
-        raise Unavailable(f"source {source.name}: tables with its tags {at} have no stream: {names}")
+        raise Unavailable(
+            f"source {source.name}: these tables with its tags {at} have no stream: {names}: enable their streams, or "
+            "remove the tags from them"
+        )
     if not found:
         tags = ", ".join(f"{key}={value}" for key, value in sorted(wanted))
         raise Unavailable(
@@ -57,7 +67,7 @@ def tagged(source: DynamoDBConfig) -> list[str]:
     return found
 
 
-def _rows(entry: DynamoDBConfig, open_shards: Callable[[], Sequence[str]]) -> Iterator[DynamoDBTableRows]:
+def _rows(entry: DynamoDBConfig, open_shards: Callable[[], Sequence[Shard]]) -> Iterator[DynamoDBTableRows]:
     yield DynamoDBTableRows(entry)
 
 
@@ -67,6 +77,115 @@ def _stream_token(
     with closing(DynamoDBSource(entry)) as source:
         source.connect(label)
         return token_of(source.session.stream_arn, checkpoints, plan).to_json()
+
+
+def check(source: DynamoDBConfig) -> CheckedSource:
+    """Look up the table of ``source`` and its stream, within 35 seconds. Raises ``Unavailable``."""
+    with closing(TableCalls(source, probe=True)) as calls:
+        found = calls.describe(_TABLE_TIMEOUT)
+        described = calls.table()
+        of_model = check_model(calls, described)
+        refused = list(refusals(calls, found))
+        wrong = [config_match.refused_rule(found, source), config_match.unseen_rule(calls, found)]
+        names: Set[str] = frozenset()
+        with suppress(Unavailable):  # they are hints, which need no permission
+            names = calls.first_names
+    key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
+    table = replace(check_table(source, found), seen={*names, *(source.columns or ())} if names else ())
+    detail = f"table {found.table}, key {key}, stream of {found.view_type}{table.schema.protection}"
+    findings = [
+        Finding(f"source {source.name}", detail),
+        *check_start(source, found),
+        *check_columns(source, found, names),
+    ]
+    findings += of_model
+    findings += [Finding(f"reading of {source.name}", problem, Unavailable.exit_code) for problem in refused]
+    findings += [Finding(f"source {source.name}", problem, ConfigError.exit_code) for problem in wrong if problem]
+    return CheckedSource(findings, [table], int(described.get("ItemCount", 0)))
+
+
+def check_table(source: DynamoDBConfig, found: Description) -> CheckedTable:
+    """Check that the stream carries what a copy and a cache need."""
+    name = f"copy of {found.table}"
+    for_copy = Finding(name, "every change carries the new row")
+    if found.view_type not in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES"):
+        for_copy = Finding(
+            name,
+            f"a stream of {found.view_type} does not carry the rows, so every changed row would be marked incomplete; "
+            "set the table's StreamViewType to NEW_IMAGE or NEW_AND_OLD_IMAGES",
+            Unavailable.exit_code,
+        )
+    partial = ""
+    if found.view_type != "NEW_AND_OLD_IMAGES":
+        partial = (
+            f"a stream of {found.view_type} does not carry it with every change: use key columns, or set the table's "
+            "StreamViewType to NEW_AND_OLD_IMAGES"
+        )
+    return CheckedTable(table_schema(source, found), for_copy=[for_copy], partial=partial)
+
+
+def check_start(source: DynamoDBConfig, found: Description) -> list[Finding]:
+    if not isinstance(source.start, StartAtToken):
+        return []
+    name, arn = f"start of {source.name}", source.start.stream_arn
+    if arn != found.stream_arn:
+        detail = f"the token in {source.start.path} belongs to stream {arn}, not to {found.stream_arn}"
+        return [Finding(name, detail, ConfigError.exit_code)]
+    return [Finding(name, f"the token in {source.start.path} belongs to this stream")]
+
+
+def check_columns(source: DynamoDBConfig, found: Description, names: Set[str]) -> list[Finding]:
+    """Compare the declared columns with the table, and with the attribute ``names`` of its first items."""
+    if not source.columns:
+        return []
+    name = f"columns of {source.name}"
+    if problems := config_match.mismatches(found, source.columns):
+        return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
+    # A class names attributes as the application writes them, however rare they are.
+    if names and source.model is None and (problems := config_match.misspelt_columns(found, source.columns, names)):
+        return [Finding(name, problem, ConfigError.exit_code) for problem in problems]
+    return [Finding(name, f"{len(source.columns)} declared, matching table {found.table}")]
+
+
+def check_model(calls: TableCalls, table: Any) -> list[Finding]:
+    """Compare the class in a source's config with the ``table``. Raises ``Unavailable``."""
+    source = calls.source
+    if not source.model:
+        return []
+    name, client = f"model of {source.name}", calls.dynamodb
+    ttl = calls.ask(
+        f"to describe the time to live of table {source.table_name}", lambda: time_to_live(client, source.table_name)
+    )
+    if problems := list(declared_table(source.model).__differences__(table, ttl)):
+        return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
+    return [Finding(name, f"{source.model} matches table {source.table_name}")]
+
+
+def refusals(made: TableCalls, found: Description) -> Iterator[str]:
+    """Yield AWS's refusals of calls that the relay needs, for reading the stream and the rows."""
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        (found.stream_arn, lambda: _read_newest(made.streams, found.stream_arn))
+    ]
+    if made.source.snapshot == "initial" or made.source.on_gap == "resnapshot":
+        calls.append((f"the rows of {found.table}", lambda: made.dynamodb.scan(TableName=found.table, Limit=1)))
+    for what, call in calls:
+        try:
+            with translated(what):
+                call()
+        except (IteratorExpired, ShardNotFound, Transient, TrimmedData):  # so the call is allowed, or fails for now
+            continue
+        except RelayError as error:
+            yield str(error)
+
+
+def _read_newest(streams: DynamoDBStreamsClient, stream_arn: str) -> None:
+    shards = streams.describe_stream(StreamArn=stream_arn)["StreamDescription"].get("Shards", [])
+    for shard in shards[-1:]:
+        begun = streams.get_shard_iterator(
+            StreamArn=stream_arn, ShardId=shard["ShardId"], ShardIteratorType="LATEST"
+        ).get("ShardIterator")
+        if begun:
+            streams.get_records(ShardIterator=begun, Limit=1)
 
 
 KIND = SourceKind(DynamoDBSource, tagged, check, _rows, ItemsOfKeys, _stream_token)

@@ -1,14 +1,14 @@
-"""Calls GetRecords on botocore's connections, without botocore, which would take most of the CPU of a call.
+"""Calls GetRecords over botocore's connections but without botocore, which would take most of the CPU of a call.
 
-An idle shard is asked all the time, so such calls are most of what a worker with many idle shards does. Only a call
-that succeeds at once is made this way, on a connection that botocore has opened: through the proxy, with the
-certificates and the time limit that its config and the environment say. After anything else botocore makes the call as
-if it were the first, so errors are botocore's. A call that fails has one try more than botocore's own.
+Idle shards are polled all the time, so these calls are most of the work of a worker with many idle shards. Only a call
+that succeeds at once is made this way, on a connection that botocore has opened: through the proxy, and with the
+certificates and timeouts, of its config and environment. In all other cases botocore makes the call as if it were the
+first, so errors are botocore's. A failing call has one more try than botocore's own.
 
 This relies on behaviours of botocore (botocore/client.py, httpsession.py) and urllib3 (connectionpool.py). Before a
 client makes a call, it emits ``before-call.<service>.<operation>`` with the request and the signer.
-``_endpoint.http_session`` sends its requests, and keeps open connections in a pool of urllib3. Where it does not,
-botocore makes all calls.
+``_endpoint.http_session`` sends its requests, and keeps open connections in a pool of urllib3. Otherwise, botocore
+makes all calls.
 """
 
 from __future__ import annotations
@@ -38,19 +38,15 @@ _EVENT = "before-call.dynamodb-streams.GetRecords"
 
 
 def make_calls_lean(client: DynamoDBStreamsClient, dates: AnswerDates) -> None:
-    """Make ``client.get_records`` lean. It returns raw records and no ``ResponseMetadata``; threads may share it.
+    """Make ``client.get_records`` lean: it returns raw records without ``ResponseMetadata``. Threads may share it.
 
-    ``dates``: is told the times of the answers.
+    ``dates``: receives the times of the answers.
     """
     client.get_records = _LeanCalls(client, dates)  # type: ignore[method-assign]
 
 
-class _Way(NamedTuple):
-    """How botocore makes a call."""
-
-    form: RequestForm
-    signer: Any
-    pool: Any
+_Way = tuple["RequestForm", Any, Any]
+"""The way in which botocore makes a call: the request's form, the signer, and urllib3's pool."""
 
 
 class _LeanCalls:
@@ -58,7 +54,7 @@ class _LeanCalls:
         self._call = client.get_records
         self._dates = dates
         self._http = getattr(getattr(client, "_endpoint", None), "http_session", None)
-        # What botocore's last call used; None before it, and if lean calls cannot go that way.
+        # The way of botocore's last call; None before it, or if lean calls cannot use that way.
         self._way: _Way | None = None
         client.meta.events.register(_EVENT, self._learn, unique_id="relay-lean")
 
@@ -71,17 +67,17 @@ class _LeanCalls:
     def _learn(self, params: dict[str, Any], request_signer: Any, **_: Any) -> None:
         url = urlsplit(params["url"])
         pool = _pool(self._http, params["url"])
-        # By its name, since the signer has another class where botocore finds the package awscrt.
+        # By its name, because the signer is another class if botocore finds the package awscrt.
         if pool is None or request_signer.signature_version != "v4" or url.path not in ("", "/") or url.query:
             self._way = None
             return
         region, service = request_signer.region_name, request_signer.signing_name
         form = RequestForm(params["url"], params["headers"], region=region, service=service)
-        self._way = _Way(form, request_signer, pool)
+        self._way = form, request_signer, pool
 
 
 def _pool(http: Any, url: str) -> Any:
-    """Return urllib3's pool of connections to ``url``, None if requests there have another form or it is not known."""
+    """Return urllib3's pool of connections to ``url``; None if unknown, or if requests have another form there."""
     try:
         proxy = http._proxy_config.proxy_url_for(url)
         if proxy is not None and not url.startswith("https:"):
@@ -94,13 +90,14 @@ def _pool(http: Any, url: str) -> Any:
 def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
     """Return the body of a good answer.
 
-    None if no connection is open, no answer came, or it is one that only botocore can read. Raises
-    ``relay.aws.Refused`` as botocore's call would.
+    None if no connection is open, no answer came, or only botocore can read the answer. Raises ``relay.aws.Refused`` as
+    botocore's call would.
     """
+    form, signer, pool = way
     try:
-        # With new credentials if the old ones expire soon.
-        credentials = way.signer.get_auth(way.signer.signing_name, way.signer.region_name).credentials
-        connection = way.pool._get_conn() if credentials is not None else None  # not one that the server has closed
+        # With new credentials if the present ones expire soon.
+        credentials = signer.get_auth(signer.signing_name, signer.region_name).credentials
+        connection = pool._get_conn() if credentials is not None else None  # not one that the server has closed
     except (ClosedPoolError, BotoCoreError):
         return None
     if connection is None:
@@ -109,12 +106,12 @@ def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
     try:
         if keep:
             return None
-        connection.sock.sendall(way.form.request(body, credentials))
+        connection.sock.sendall(form.request(body, credentials))
         with HTTPResponse(connection.sock, method="POST") as answer:
             answer.begin()
             if answer.status != 200 or answer.length is None:
                 return None
-            content = answer.read()  # all of it, else IncompleteRead (I1)
+            content = answer.read()  # all of it, otherwise IncompleteRead (I1)
             if not is_intact(content, answer.getheader(CHECKSUM)):  # I8
                 return None
             dates.note(answer.getheader("Date"))
@@ -125,11 +122,11 @@ def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
     finally:
         if not keep:
             connection.close()
-        way.pool._put_conn(connection)
+        pool._put_conn(connection)
 
 
 class _Day(NamedTuple):
-    """What the requests of one day have in common, made once: the key, and the text before and after the time."""
+    """The parts that all requests of one day share: the key, and the text before and after the time."""
 
     date: str
     credentials: ReadOnlyCredentials
@@ -146,8 +143,8 @@ class _Day(NamedTuple):
 class RequestForm:
     """Makes POST requests to a URL without a path, with the signature of botocore's ``SigV4Auth``.
 
-    Rules: AWS, "Create a signed AWS API request". Threads may share it. ``headers``: each one's. ``clock``: seconds
-    since the epoch.
+    Rules: AWS, "Create a signed AWS API request". Threads may share it. ``headers``: for each request. ``clock``:
+    seconds since the epoch.
     """
 
     def __init__(
@@ -159,7 +156,9 @@ class RequestForm:
         service: str,
         clock: Callable[[], float] = time.time,  # as in botocore's own signatures
     ) -> None:
-        self.host = _host(url)
+        parts = urlsplit(url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+        self.host = host if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{parts.port}"
         self.headers = dict(headers)
         self._scope = (region, service, "aws4_request")
         self._clock = clock
@@ -196,12 +195,3 @@ class RequestForm:
 
 def _sign(key: bytes, text: str) -> bytes:
     return hmac.digest(key, text.encode(), "sha256")
-
-
-def _host(url: str) -> str:
-    """Return the value of the header ``Host``."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if ":" in host:
-        host = f"[{host}]"
-    return host if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{parts.port}"

@@ -1,7 +1,7 @@
-"""What is published of protected attributes: values in place of theirs, before an item becomes a change.
+"""Replaces protected attributes of an item before it becomes a change.
 
-So nothing that comes after has the values: no image, no dead letter, no message about a change. Only attributes of the
-item itself have rules, not those inside of a map.
+So no later step sees the values: no image, no dead letter, no message about a change. Only attributes of the item
+itself have rules, not attributes inside a map.
 """
 
 import json
@@ -21,10 +21,10 @@ _NULL = {"NULL": True}
 
 
 class ProtectedItems:
-    """Makes the published images of items. ``publish``: makes the image of the item that is left, ValueError if it
-    cannot be carried.
+    """Makes the published images of items. ``publish``: makes the image of the rest; ValueError if it cannot be
+    carried.
 
-    Shared by the threads that read the table; it does not change.
+    Shared by the threads that read the table; immutable.
     """
 
     def __init__(self, rules: ColumnRules, publish: Callable[[Mapping[str, Any]], Any]) -> None:
@@ -35,8 +35,7 @@ class ProtectedItems:
     def image(self, item: Any) -> Any:
         """Return the image of an item, given parsed or as JSON, or None if it is absent.
 
-        `Uncarriable`, with what is left of the item, if that cannot be carried. Raises ``RelayError`` for what is not
-        an item.
+        `Uncarriable`, with the rest of the item, if that cannot be carried. Raises ``RelayError`` if it is not an item.
         """
         if item is None or (type(item) is Raw and not item):
             return None
@@ -61,12 +60,12 @@ def _parsed(image: bytes) -> Any:
     try:
         return orjson.loads(image)
     except ValueError:
-        # Bytes that are not UTF-8 become lone surrogates, which only an attribute that is not published may have.
+        # Bytes that are not UTF-8 become lone surrogates, which are allowed only in unpublished attributes.
         return json.loads(image.decode("utf-8", "surrogateescape"))
 
 
 def _replacement(rule: ColumnRule) -> Callable[[Any], dict[str, Any]]:
-    """Return what makes the typed value that is published in place of one. NULL stays NULL."""
+    """Return the function that makes the typed value published in place of another. NULL stays NULL."""
     if rule.kind == "mask":
         return lambda value: value if value == _NULL else {"S": MASK}
     hashed = rule.hashed
@@ -74,7 +73,7 @@ def _replacement(rule: ColumnRule) -> Callable[[Any], dict[str, Any]]:
 
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
-    """Return what is equal for equal values: the text of a scalar, the JSON of any other value."""
+    """Return a value that is equal for equal values: the text of a scalar, or the JSON of any other value."""
     ((kind, raw),) = (plain := canonical_value(value)).items()
     match kind:
         case "S":

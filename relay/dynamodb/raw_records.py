@@ -1,7 +1,7 @@
-"""Let GetRecords return images as JSON text, instead of having botocore convert every value.
+"""Makes GetRecords return images as JSON text, instead of letting botocore convert every value.
 
-The conversion is most of the time it takes to read a stream, and the relay would undo it: an image goes to Kafka as
-DynamoDB's JSON. So the image is cut out of the answer unchanged. Everything else is left to botocore, or to
+Conversion takes most of the time of reading a stream, and the relay would undo it: an image goes to Kafka as DynamoDB's
+JSON. So the image is cut out of the answer unchanged. Everything else is left to botocore, or to
 ``relay.dynamodb.lean_calls``.
 
 This relies on one behaviour of botocore (botocore/endpoint.py): before a client parses an answer, it emits
@@ -69,16 +69,13 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def keep_records_raw(client: DynamoDBStreamsClient) -> None:
-    """Make ``client.get_records`` return ``Records`` as a list of ``RawRecord``.
-
-    It may then also raise ``UnreadableAnswer``.
-    """
+    """Make ``client.get_records`` return each record as a ``RawRecord``, or raise ``UnreadableAnswer``."""
     client.meta.events.register(_EVENT, _replace_answer, unique_id="relay")
 
 
 def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     if response_dict["status_code"] != 200:
-        return  # botocore reads errors
+        return  # botocore reads error answers
     body = response_dict["body"]
     if not is_intact(body, response_dict["headers"].get(CHECKSUM)):  # I8
         raise UnreadableAnswer(reason=f"{len(body)} bytes do not have the checksum that DynamoDB has sent with them")
@@ -88,7 +85,7 @@ def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dic
 
 
 def is_intact(body: bytes, checksum: str | None) -> bool:
-    """Whether ``body`` has the CRC-32 of its header, if it has one. botocore compares only tables'."""
+    """Whether ``body`` has the CRC-32 in its header, if there is one. botocore compares it only for tables."""
     return checksum is None or checksum.strip() == str(crc32(body))
 
 
@@ -96,7 +93,7 @@ def read_answer(body: bytes) -> dict[str, Any]:
     """Return ``Records`` and, unless the shard has ended, ``NextShardIterator``. Raises ``UnreadableAnswer``."""
     try:
         answer = parse_answer(body)
-    except (ValueError, RecursionError, TypeError):  # of msgspec, orjson, and orjson where it writes
+    except (ValueError, RecursionError, TypeError):  # errors of msgspec, of orjson, and of orjson when it writes
         answer = _parse_tolerantly(body)
     if answer.next_shard_iterator is None:
         return {"Records": answer.records}
@@ -104,16 +101,13 @@ def read_answer(body: bytes) -> dict[str, Any]:
 
 
 def parse_answer(body: bytes) -> _Answer:
-    """Return the records and the next iterator. Raises ValueError for what only a tolerant parser reads."""
+    """Return the records and the next iterator. Raises ValueError if only a tolerant parser can read the answer."""
     answer = _decode(body)
     return answer if _is_canonical(body, answer) else _decode(orjson.dumps(orjson.loads(body)))
 
 
 def _is_canonical(body: bytes, answer: _Answer) -> bool:
-    """Whether orjson would write the images in ``body`` the same way, without escapes or spaces between values.
-
-    One serialiser wrote the whole answer, so one image shows how it writes.
-    """
+    """Whether orjson would write the images identically. One serializer wrote all, so one image shows its style."""
     if b"\\" in body:
         return False
     for record in answer.records:
@@ -157,7 +151,7 @@ def _raw_record(record: Mapping[str, Any]) -> RawRecord:
 
 
 def _image(image: Any) -> Any:
-    """Return an object as it is, and anything else in the place of an image as its text: it has a size, too."""
+    """Return an object as it is; for anything else in an image's place, return its text, which has a size, too."""
     if image is None:
         return Raw()
     return image if isinstance(image, dict) else Raw(json.dumps(image).encode())

@@ -7,25 +7,25 @@ from relay.change import Change, ChangeParts
 from relay.dynamodb.cursor import FETCH_TRIES, RawPage, ShardCursor, may_be_from
 from relay.dynamodb.head import LATENESS, HeadSearch
 from relay.dynamodb.records import RecordFormat, chosen
-from relay.dynamodb.session import IteratorExpired, ShardNotFound, StreamSession, Transient
+from relay.dynamodb.stream_calls import IteratorExpired, ShardNotFound, StreamSession, Transient
 from relay.errors import RelayError
 from relay.records import Gap, StreamId
-from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
+from relay.source import LastPage, Opening, Page, PageCounts, ReadResult, UnknownShard, Unreadable
 from relay.stream_token import TRIM_HORIZON, Position
 
 RETENTION = 24 * 3600
 """How many seconds a stream keeps a record (AWS, "Data retention limit for DynamoDB Streams")."""
 
-# Shared by the readers of all shards, each on a thread of its own. Threads that make changes at the same time only take
-# the interpreter from each other and from the worker. Not held during a call to the service.
+# Shared by the readers of all shards, each on its own thread. Threads that make changes at the same time only slow each
+# other and the worker down. Not held during a call to the service.
 _ONE_AT_A_TIME = threading.Lock()
 
 
 class DynamoDBShardReader:
     """Reads one shard for the engine: one page of changes per call, without retries.
 
-    A page's position is ``after_sequence``, which is exact: an expired iterator is replaced there (I4). Before the
-    first record there is no position, and reading restarts at the horizon.
+    A page's position is ``after_sequence``, which is exact: an expired iterator is replaced at this position (I4).
+    Before the first record there is no position, and reading restarts at the horizon.
 
     ``head``: an iterator at the shard's head when the plan was made, which is used instead of the start.
     """
@@ -50,23 +50,23 @@ class DynamoDBShardReader:
         self.cursor = ShardCursor(session, opening.shard.id, resumed, iterator=head)
         # Records created before this time, in seconds since the epoch, are dropped; 0: none.
         self.since: float = start.get("since", 0.0)
-        # Whether they are dropped now: not after the shard's head, and not once something was published. Otherwise a
-        # host whose clock is ahead would drop new records.
+        # Whether they are dropped now: not after the shard's head, nor once anything was published. Otherwise a host
+        # whose clock is ahead would drop new records.
         self._drops_older = self.since > 0 and head is None and (checkpoint is None or checkpoint.token is None)
         # The last timestamp of this lineage, in seconds.
         self.floor = opening.floor
-        # Up to when the shard has been read, in seconds since the epoch.
+        # The time up to which the shard was read, in seconds since the epoch.
         self.read_until = opening.read_until
         self.clock = session.clock
         self._head = HeadSearch(opening.is_closed, is_awaited=opening.is_awaited)
-        # Why the next record is refused, to be raised after the page of the ones before it.
+        # Why the next record is refused. Raised after the page with the records before it.
         self._refusal: RelayError | None = None
 
     def close(self) -> None:
-        """Do nothing: an iterator needs no closing."""
+        """Do nothing: an iterator does not have to be closed."""
 
     def read(self) -> ReadResult:
-        """Return the next page. Raises ``RelayError`` on what is final."""
+        """Return the next page. Raises ``RelayError`` for errors that a retry cannot repair."""
         if self._refusal is not None:
             raise self._refusal
         begun = self.clock()
@@ -93,12 +93,12 @@ class DynamoDBShardReader:
             and not cursor.ended
             and self.clock() - self.read_until > RETENTION
         ):
-            # Records may have been trimmed since, which nothing else would show.
+            # Records may have been trimmed since, without any other sign.
             cursor.skip_to_horizon("trimmed")
         try:
             return cursor.fetch()
         except IteratorExpired:
-            cursor.restart()
+            cursor.iterator = None
             # No record was read yet: reading restarts at the horizon, before the start.
             self._drops_older = self.since > 0
             return None
@@ -157,17 +157,15 @@ class DynamoDBShardReader:
             token=token,
             progress=progress,
             begun=begun,
-            records=len(records),
-            size=size,
-            full=self._head.more_waits,
-            finished=finished,
+            counts=PageCounts(len(records), size, behind),
+            pause=0.0 if self._head.more_waits else None,
+            end=LastPage() if finished else None,
             gap=gap,
-            behind=behind,
             at_head=self._head.reached and not finished,
         )
 
     def _gap(self) -> Gap | None:
-        """Return the gap before the page that was fetched (I9)."""
+        """Return the gap before the fetched page (I9)."""
         gap = self.cursor.gap
         if gap is None:
             return None

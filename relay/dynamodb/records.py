@@ -1,7 +1,4 @@
-"""Turn one stream record into one change.
-
-Images are DynamoDB's JSON, unchanged (``raw_records``), so they keep every byte (I8).
-"""
+"""Turns one stream record into one change. Images are DynamoDB's JSON, unchanged, so they keep every byte (I8)."""
 
 from __future__ import annotations
 
@@ -43,8 +40,8 @@ class RecordFormat:
     """Turns the records of one shard of one table into changes.
 
     ``shard``: globally qualified. ``rows``: makes typed rows of items; without it, a row is the item's DynamoDB JSON.
-    ``protected``: makes the images instead, if some attributes are not published. ``wanted``: what the keys of the
-    published items have, `config_match.wanted_key`.
+    ``protected``: makes the images instead, if some attributes are not published. ``wanted``: the values in keys of
+    published items, see `config_match.wanted_key`.
     """
 
     def __init__(
@@ -63,12 +60,22 @@ class RecordFormat:
         if protected is not None:
             self._image = protected.image
         is_simple = rows is None and protected is None and not self.wanted
-        self._compiled = compiled_items(table, shard, _attributes) if is_simple else None
+        self._compiled: CompiledItems | None = None
+        if is_simple and (core := native.core()) is not None:
+            self._compiled = core.CompiledItems(
+                shard=shard,
+                source=table.source,
+                table=table.table,
+                key=[(column.type, field) for column, field in zip(table.key, _key_fields(table), strict=True)],
+                change=partial(_made, table, shard),
+                key_value=key_value,
+                attributes=_attributes,
+            )
 
     def block(self, records: list[Any], floor: int) -> RecordBlock | None:
-        """Return the changes of all ``records``, as ``change`` makes them, with the ``floor`` that each one raises.
+        """Return the changes of all ``records``, as ``change`` would make them; each one raises the ``floor``.
 
-        None: ``change`` has to make them, or to say what is wrong.
+        None: ``change`` has to make them, or to report the error.
         """
         if self._compiled is None or not records:
             return None
@@ -82,7 +89,7 @@ class RecordFormat:
         number, if the record has no valid key or an unknown event name.
         """
         if type(record) is not RawRecord:
-            parsed: Any = record  # by botocore; its images are not shown
+            parsed: Any = record  # parsed by botocore; its images are not shown
             raise RelayError(
                 f"{self.shard}: botocore has parsed a record that the relay reads raw: install a botocore version that "
                 f"this relay supports: record {parsed['dynamodb'].get('SequenceNumber')}"
@@ -97,7 +104,7 @@ class RecordFormat:
                 old, new = self._image(data.old_image), self._image(data.new_image)
             except ValueError as error:
                 old, new = (_uncarriable(image, str(error)) for image in (data.old_image, data.new_image))
-            except RelayError as error:  # of a protected attribute
+            except RelayError as error:  # from a protected attribute
                 raise RelayError(f"{self.shard}: record {data.sequence_number}: {error}") from None
             return Change(
                 self._event_id(position, key_bytes(key)),
@@ -126,12 +133,12 @@ def chosen(changes: Iterable[Change], wanted: Mapping[str, str]) -> list[Change]
 
 
 def key_of(item: Mapping[str, Any], table: TableSchema) -> dict[str, str | bytes]:
-    """Return the key of an item of ``table``, or of its key attributes, as a change has it."""
+    """Return the key of an item of ``table``, or of key attributes, in the form of a change."""
     return {column.name: key_value(item[column.name]) for column in table.key}
 
 
 def key_bytes(key: Mapping[str, str | bytes]) -> bytes:
-    """Return the values of a primary key, each with its length, so that different keys never give the same bytes."""
+    """Return the values of a primary key, each with its length, so that different keys never give equal bytes."""
     parts = [value if isinstance(value, bytes) else value.encode() for value in key.values()]
     return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
@@ -157,7 +164,7 @@ def _uncarriable(image: Any, reason: str) -> Uncarriable | None:
 
 @lru_cache(maxsize=100)  # I11
 def _versioned(version: str | None) -> dict[str, str]:
-    """Return the attributes of a record that has only a version, the same object each time."""
+    """Return the attributes of a record that has only a version, always in the same object."""
     return {"event_version": version} if version else {}
 
 
@@ -173,35 +180,17 @@ def _attributes(record: RawRecord) -> dict[str, str]:
 
 
 class RecordBlock(NamedTuple):
-    """What the compiled core makes of a page of usual records, without an object for each change."""
+    """The compiled core's result for a page of ordinary records, without an object per change."""
 
     changes: ChangeBlock
     floor: int
     """Seconds: the timestamp of the last token."""
     behind: int
-    """How many records are older than one that they follow."""
+    """The number of records older than one before them."""
     size: int
     """Bytes of the records, as DynamoDB counts them."""
     created: int
-    """Seconds since the epoch: when the last record was made."""
-
-
-def compiled_items(table: TableSchema, shard: str, attributes: Callable[[Any], dict[str, str]]) -> CompiledItems | None:
-    """Return what makes blocks, or None if the installation has no compiled core.
-
-    ``shard``: globally qualified. ``attributes``: makes a record's.
-    """
-    if (core := native.core()) is None:
-        return None
-    return core.CompiledItems(
-        shard=shard,
-        source=table.source,
-        table=table.table,
-        key=[(column.type, field) for column, field in zip(table.key, _key_fields(table), strict=True)],
-        change=_change_maker(table, shard),
-        key_value=key_value,
-        attributes=attributes,
-    )
+    """When the last record was created, in seconds since the epoch."""
 
 
 @lru_cache(maxsize=16)  # each shard of a table asks
@@ -209,37 +198,14 @@ def _key_fields(table: TableSchema) -> list[Field]:
     return fields_of(change_schema(table))[1]
 
 
-def _change_maker(table: TableSchema, shard: str) -> Callable[..., Change]:
-    """Return what makes a change of what the core knows of it."""
-
-    def change(
-        event_id: str,
-        operation: str,
-        key: Mapping[str, str | bytes],
-        old: str | None,
-        new: str | None,
-        images: str,
-        timestamp: int,
-        position: str,
-        committed_at: int,
-        relayed_at: int,
-        resume_timestamp: int,
-        attributes: Mapping[str, str],
-    ) -> Change:
-        return Change(
-            event_id,
-            Operation(operation),
-            table.source,
-            table.table,
-            key,
-            old,
-            new,
-            Images(images),
-            EventToken(timestamp, shard, position),
-            committed_at,
-            relayed_at,
-            resume_timestamp,
-            attributes=attributes,
-        )
-
-    return change
+def _made(
+    table: TableSchema, shard: str, *, operation: str, images: str, timestamp: int, position: str, **given: Any
+) -> Change:
+    return Change(
+        operation=Operation(operation),
+        source=table.source,
+        table=table.table,
+        images=Images(images),
+        token=EventToken(timestamp, shard, position),
+        **given,
+    )

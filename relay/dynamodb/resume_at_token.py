@@ -1,7 +1,7 @@
 """The rule for resuming at a stream token, for `Stream` and for the relay, and the token of the relay's checkpoints.
 
-Source: Bloop, "Streams" ("Pausing and Resuming"). Where Bloop reads a child before the end of its parent, or drops a
-shard that expired without a word, this rule keeps their order and reports a gap.
+Source: Bloop, "Streams" ("Pausing and Resuming"). Where Bloop reads a child before the end of its parent, or silently
+drops an expired shard, this rule keeps the order and reports a gap.
 """
 
 import logging
@@ -21,22 +21,22 @@ HORIZON: Mapping[str, Any] = TRIM_HORIZON.to_json()
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What a token means for the shards that a stream lists."""
+    """The meaning of a token for the shards that a stream lists."""
 
     shards: Mapping[str, Shard]
     """The shards of the listing, or of both listings, by id."""
     active: tuple[str, ...]
-    """Listed shards that are read at once. All others wait for their parents."""
+    """Listed shards that can be read at once. All others wait for their parents."""
     finished: frozenset[str]
     """Shards that were read to the end, listed or not. They are not read again."""
     positions: Mapping[str, Position]
     """Where listed shards resume. A shard that is neither here nor finished starts at its horizon."""
     lost: Mapping[str, Position]
-    """Shards that were not read to the end and are no longer listed, and where reading them stopped."""
+    """Shards that were not read to the end and are no longer listed, with the position where reading stopped."""
     expired: tuple[str, ...]
-    """The token's shards that are no longer listed, lost or finished."""
+    """The token's shards that are neither listed, lost nor finished."""
     unlisted: frozenset[str] = frozenset()
-    """Those of ``shards`` that can be read although no listing had them."""
+    """Those of ``shards`` that can be read although no listing shows them."""
 
 
 def resume(
@@ -44,9 +44,9 @@ def resume(
 ) -> Resumption:
     """Apply ``token`` to the complete ``listing`` of a stream.
 
-    Listings may lack a shard for a while. It is lost only if two lack it, and it cannot be read: ``list_again`` is
-    called if one would be, and then ``has``, which says whether it can be. Raises ``InvalidStream`` if the stream has
-    none of the token's shards and none of their ancestors.
+    A listing may omit a shard for a while. The shard is lost only if two listings omit it and it cannot be read:
+    ``list_again`` and then ``has``, which says whether it can be read, are called only if a shard would be lost. Raises
+    ``InvalidStream`` if the stream has neither the token's shards nor their ancestors.
     """
     shards = {shard.id: shard for shard in listing}
     found = resumption(token, shards)
@@ -69,11 +69,11 @@ def resume(
 
 
 def resumption(token: StreamToken, shards: Mapping[str, Shard]) -> Resumption:
-    """Apply ``token`` to ``shards``, all that the stream lists. All ancestors of active shards are finished."""
+    """Apply ``token`` to ``shards``, all that the stream lists. Ancestors of active shards are finished."""
     links = token.links({shard.id: shard.parents[0] if shard.parents else None for shard in shards.values()})
     known = {entry.shard_id: entry.position for entry in token.shards}
     started = set(token.active)
-    # Bloop may read a shard before the end of its parent. Here it waits, and keeps its position (I2).
+    # Bloop may read a shard before the end of its parent. Here the shard waits, and keeps its position (I2).
     waiting = {shard for shard in (*known, *token.active) if not started.isdisjoint(ancestors([shard], links))}
     active = tuple(shard for shard in token.active if shard not in waiting)
     finished = frozenset(ancestors(active, links) | (known.keys() - waiting - started))
@@ -100,17 +100,17 @@ def begin_at_token(
     has: Callable[[str], bool],
     now: float,
 ) -> StartingPoints:
-    """Return where each shard of ``listed`` starts by ``token``, by the rule of `resume`. ``now``: seconds.
+    """Return where each shard of ``listed`` starts by ``token`` and the rule of `resume`. ``now``: seconds.
 
-    Shards that the token has finished are passed. A position at a shard's head, which is not exact (I4), becomes the
+    Shards that the token has finished are skipped. A position at a shard's head, which is not exact (I4), becomes the
     time ``now``. Raises ``InvalidStream`` if the stream has no shard of the token, and ``Unavailable`` if its listings
     lack one of them for a while.
     """
     found = resume(token, listed, list_again, has)
     if found.unlisted:  # I1: the relay reads what was listed
         raise Unavailable(
-            f"stream {token.stream_arn} does not list {', '.join(sorted(found.unlisted))} of the token now, although "
-            "it can be read: start again in some minutes"
+            f"stream {token.stream_arn} currently leaves shards out of its list that the token names and that can "
+            f"still be read ({', '.join(sorted(found.unlisted))}): start again in a few minutes"
         )
 
     def start(shard: str) -> Start:
@@ -119,13 +119,13 @@ def begin_at_token(
         position = found.positions.get(shard, TRIM_HORIZON)
         return {"since": now} if position == LATEST else position.to_json()
 
-    # Without the time: a gap must have the same id at every start, or nobody could accept it.
+    # Without the time: a gap needs the same id at every start, or nobody could accept it.
     lost = {shard: position.to_json() for shard, position in found.lost.items()}
     return StartingPoints({shard: start(shard) for shard in found.shards}, now, lost)
 
 
 def token_of(stream_arn: str, checkpoints: Mapping[str, ShardCheckpoint], plan: Plan) -> StreamToken:
-    """Return the token of a relay with these ``checkpoints``: what it has relayed is before it, all else after it.
+    """Return the token of a relay with these ``checkpoints``: everything relayed is before it, all else after it.
 
     A shard that has not been read is at its start, or at its horizon if the start is a time: a token has no position
     for a time, so older records are read, too (I1).

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import orjson
 
-from relay.config.fields import StartAtToken
-from relay.dynamodb import config_match, describe
+from relay.config.value_types import StartAtToken
+from relay.dynamodb import config_match
+from relay.dynamodb.account_pace import pace_of
 from relay.dynamodb.columns import TypedRows
-from relay.dynamodb.pace import pace_of
+from relay.dynamodb.describe import CREATION_PATIENCE, Description, NotAllowed, TableCalls, created
 from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.resume_at_token import HORIZON, begin_at_token
-from relay.dynamodb.session import ShardNotFound, StreamSession, Transient, TrimmedData
+from relay.dynamodb.stream_calls import ShardNotFound, StreamSession, Transient, TrimmedData
 from relay.dynamodb.table_snapshots import TableSnapshots
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def table_schema(config: DynamoDBConfig, found: describe.Description) -> TableSchema:
+def table_schema(config: DynamoDBConfig, found: Description) -> TableSchema:
     rows, rules = _typed_rows(config), config.rules(found.table)
     protected = tuple((name, rule.kind) for name, rule in rules.items())
     row = None if rows is None else rows.columns
@@ -61,17 +62,19 @@ class DynamoDBSource:
         rules = config.rules(config.table_name)
         self._protected = ProtectedItems(rules, image) if rules else None
         self.clock = ServiceClock()
-        self._dynamodb, self._streams = describe.clients(config, clock=self.clock)
+        self._calls = TableCalls(config, clock=self.clock)
         if self._protected is not None:
             image = self._protected.image
-        self.snapshots = TableSnapshots(self._dynamodb, config, lambda: self.table, image, self.clock)
-        # The start of the plan that this source has made, and iterators at the heads of its shards from just before, by
-        # shard. Replaced by the thread that makes the plan.
+        self.snapshots = TableSnapshots(self._calls, lambda: self.table, image, self.clock)
+        # The start of this source's last plan, and iterators at the heads of its shards from just before, by shard.
+        # Replaced by the thread that makes the plan.
         self._heads: tuple[Start, dict[str, str]] = {}, {}
 
     def close(self) -> None:
-        self._dynamodb.close()
-        self._streams.close()
+        self._calls.close()
+
+    def has_keys(self, tables: Set[str]) -> None:
+        """Nothing follows: a DynamoDB table always has its key."""
 
     def reload(self, entry: DynamoDBConfig) -> None:
         if entry != self.config:
@@ -79,13 +82,12 @@ class DynamoDBSource:
 
     def connect(self, label: str | None = None) -> StreamId:
         # Only the first connection waits for the table to be created: later ones would stop sources that are read.
-        patience = describe.CREATION_PATIENCE if label is None else 0.0
-        found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
+        found = self._calls.describe(CREATION_PATIENCE if label is None else 0.0)
         config_match.verify(found, self.config)
         if not self.clock.is_known:  # I1
             raise Unavailable(
-                f"source {self.name}: the answers of DynamoDB have no header `Date`, so the relay cannot tell up to "
-                "what time a shard is read: let the proxy in between pass the header on"
+                f"source {self.name}: DynamoDB's answers have no `Date` header, so the relay cannot tell up to what "
+                "time a shard has been read: make the proxy in between pass the header on"
             )
         arn = found.stream_arn
         if label is not None and label != found.stream_label:
@@ -94,34 +96,35 @@ class DynamoDBSource:
         # With the stream in `stream_arn`, or the table's newest.
         self._described = found
         self.stream = StreamId(self.name, label or found.stream_label)
-        self.session = StreamSession(self._streams, arn, clock=self.clock, pace=pace_of(self._streams, arn))
+        streams = self._calls.streams
+        self.session = StreamSession(streams, arn, clock=self.clock, pace=pace_of(streams, arn))
         return self.stream
 
     def first(self) -> str:
-        # Later no longer: which items are looked at first is chance, and the name was right.
-        if problem := config_match.unseen_rule(self._dynamodb, self._described, self.config):
+        # Not repeated later: which items are seen first is chance, and the name was right once.
+        if problem := config_match.unseen_rule(self._calls, self._described):
             raise ConfigError(f"source {self.name}: {problem}")
         start = self.config.start
         if self.config.stream_arn is not None or isinstance(start, StartAtToken) or start == "latest":
             return self.stream.label
         since = self.config.start_time(self.clock())  # I1: by the clock of the service, which dates records and streams
         labels = self._labels()
-        begun = [label for label in labels if since is not None and describe.created(label) <= since]
+        begun = [label for label in labels if since is not None and created(label) <= since]
         return begun[-1] if begun else labels[0]
 
     def following(self) -> str:
         own = self.stream.label
         if self.config.stream_arn is not None:
             return own
-        # DescribeTable may be behind: never return an older one.
-        newest = max(describe.newest(self._dynamodb, self.config) or "", own)
+        # DescribeTable may lag: never return an older stream.
+        newest = max(self._calls.table().get("LatestStreamLabel") or "", own)
         return newest if newest == own else min(label for label in (*self._labels(), newest) if label > own)
 
     def _labels(self) -> list[str]:
         """Return the labels of the readable streams of the table, oldest first; its newest if it may not list them."""
         try:
-            return describe.stream_labels(self._streams, self.config, self._described)
-        except describe.NotAllowed as error:
+            return self._calls.stream_labels(self._described)
+        except NotAllowed as error:
             log.warning(
                 "%s; if the table had another stream in the last 24 hours, its changes are not read: allow "
                 "dynamodb:ListStreams",
@@ -145,7 +148,7 @@ class DynamoDBSource:
         if isinstance(self.config.start, StartAtToken):
             if self.config.start.stream_arn != self.session.stream_arn:
                 raise ConfigError(
-                    f"source {self.name}: the token in {self.config.start.path} is of the stream "
+                    f"source {self.name}: the token in {self.config.start.path} belongs to the stream "
                     f"{self.config.start.stream_arn}, but the source reads {self.session.stream_arn}"
                 )
             token = StreamToken.from_json(self.config.start.content)
@@ -156,10 +159,10 @@ class DynamoDBSource:
         return StartingPoints({shard.id: start for shard in shards}, now)
 
     def _take_heads(self, shards: Sequence[Shard]) -> dict[str, str]:
-        """Return, by shard, iterators at the heads. They must be requested before the time of the plan.
+        """Return, by shard, iterators at the heads. Request them before the time of the plan.
 
-        They are exact, unlike the creation times of records, and save reading each shard from its horizon. If the relay
-        stops before the first record, only the time is left: then it does read from the horizon, and drops older
+        Unlike the creation times of records they are exact, and they save reading each shard from its horizon. If the
+        relay stops before the first record, only the time remains: then it does read from the horizon, and drops older
         records.
         """
         heads = {}
@@ -176,7 +179,7 @@ class DynamoDBSource:
             return list(self.session.describe().shards)
         except ShardNotFound as error:
             raise StreamGone(
-                f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer"
+                f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer exists"
             ) from error
         except Unavailable as error:
             raise Unavailable(f"source {self.name}: {error}") from error
@@ -191,6 +194,6 @@ class DynamoDBSource:
             config_match.wanted_key(self.table.key, self.config.conditions(self.table.table)),
         )
         planned, heads = self._heads
-        # I1: if another worker has made the plan meanwhile, these heads may be later than its start.
+        # I1: if another worker has made the plan meanwhile, these heads may be later than the plan's start.
         head = heads.pop(shard, None) if opening.position is None and opening.start == planned else None
         return DynamoDBShardReader(self.session, self.stream, opening, record_format, head=head)

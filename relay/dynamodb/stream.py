@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
-from relay.dynamodb.session import StreamSession
+from relay.dynamodb.stream_calls import StreamSession
 from relay.dynamodb.stream_record import Record, Unpack, unpacked
 from relay.dynamodb.stream_shard import OnGap
 from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
@@ -36,7 +35,8 @@ class Stream:
     **Order** (Bloop, "Stream Ordering Guarantees"). The records of one item come in the order of its changes, and a
     shard's records before its children's. Between shards the order is by creation time, which is approximate.
 
-    ``client``: a boto3 client of ``dynamodbstreams``. ``position``: where to start, see ``move_to``.
+    ``client``: a boto3 client of ``dynamodbstreams``, or a `StreamSession`, which has its own clock. ``position``:
+    where to start, see ``move_to``.
 
     ``unpack``: converts each image and key, which are DynamoDB-typed dicts; True converts them to plain Python values,
     as ``relay.item_values`` does. If it raises, the next call returns the same record.
@@ -49,8 +49,7 @@ class Stream:
     returned a record). If the callback raises, the stream stays before the gap. Without a callback, gaps are logged as
     warnings, and an iterator that expires before its first record raises ``IteratorExpired``.
 
-    ``calls_to_reach_head``: empty pages after which a shard counts as read up to now. ``clock``: returns seconds since
-    the epoch; by default the service's. ``sleep``: waits for a number of seconds between tries of a call.
+    ``calls_to_reach_head``: empty pages after which a shard counts as read up to now.
 
     The constructor and all methods raise ``InvalidPosition`` and ``InvalidStream``, both ``ValueError``, and
     ``Unavailable`` if the service does not answer after 8 tries. Use a stream in one thread at a time.
@@ -58,7 +57,7 @@ class Stream:
 
     def __init__(
         self,
-        client: DynamoDBStreamsClient,
+        client: DynamoDBStreamsClient | StreamSession,
         stream_arn: str,
         position: str | datetime | Mapping[str, Any] = "trim_horizon",
         *,
@@ -66,15 +65,13 @@ class Stream:
         model: type[Model] | None = None,
         on_gap: OnGap | None = None,
         calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
-        clock: Callable[[], float] | None = None,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if calls_to_reach_head < 1:
             raise ValueError(f"calls_to_reach_head must be at least 1, not {calls_to_reach_head}")
         self.stream_arn = stream_arn
-        self._session = StreamSession(client, stream_arn, clock=clock, sleep=sleep)
+        self._session = client if isinstance(client, StreamSession) else StreamSession(client, stream_arn)
         if model is not None and unpack is not None:
-            raise ValueError("pass one of `unpack` and `model`: both say what images become")
+            raise ValueError("pass only one of `unpack` and `model`: both say what images become")
         self._unpack: Unpack | None = item_values if unpack is True else unpack
         self._unpack_key: Unpack | None = None
         if model is not None:
@@ -108,7 +105,7 @@ class Stream:
         return record
 
     def move_to(self, position: str | datetime | Mapping[str, Any]) -> None:
-        """Move to another position, and drop records that were read and not returned.
+        """Move to another position, and drop records that were read but not returned.
 
         ``position``: ``"trim_horizon"`` (the oldest record), ``"latest"`` (only new records), a datetime or an Arrow
         (the first record created then or later, to the second; without a time zone it is local time), or a token (the
@@ -137,7 +134,7 @@ class Stream:
 
     def _at(self, position: object) -> Coordinator:
         coordinator = Coordinator(self._session, on_gap=self._on_gap, calls_to_reach_head=self._calls_to_reach_head)
-        position = getattr(position, "datetime", position)  # of an Arrow
+        position = getattr(position, "datetime", position)  # for an Arrow
         if position == "trim_horizon":
             coordinator.start_at_horizon()
         elif position == "latest":
@@ -147,7 +144,7 @@ class Stream:
         elif isinstance(position, Mapping):
             token = StreamToken.from_json(position)
             if token.stream_arn != self.stream_arn:
-                raise InvalidStream(f"the token is of stream {token.stream_arn}, but this is {self.stream_arn}")
+                raise InvalidStream(f"the token belongs to stream {token.stream_arn}, not to {self.stream_arn}")
             coordinator.start_at_token(token)
         else:
             raise InvalidPosition(

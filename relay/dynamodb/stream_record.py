@@ -22,7 +22,7 @@ class EventMeta(TypedDict):
 
 
 class Meta(TypedDict):
-    """Where and when a record was made.
+    """Where and when a record was created.
 
     ``created_at``: approximate, aware, in UTC, to the second. ``sequence_number``: unique within the shard, increasing.
     ``user_identity``: None, or the service that made the change, such as

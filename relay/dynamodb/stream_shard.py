@@ -1,15 +1,16 @@
-"""One shard of a `Stream`: its records, and the position that a token states.
+"""One shard of a `Stream`: its records, and its position in a token.
 
-Rules: Bloop, "Internal" (Shard, Record Gaps) and "Streams" (Periodic Heartbeats). `ShardCursor` reads the
-shard; the coordinator decides which shards are read, and when.
+Rules: Bloop, "Internal" (Shard, Record Gaps) and "Streams" (Periodic Heartbeats). `ShardCursor` reads the shard; the
+coordinator decides which shards are read, and when.
 """
 
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, FETCH_TRIES, RawPage, ShardCursor, may_be_from
-from relay.dynamodb.session import IteratorExpired, StreamSession
+from relay.dynamodb.stream_calls import IteratorExpired, StreamSession
 from relay.dynamodb.stream_record import Record, stream_record
 from relay.errors import RelayError
 from relay.records import Gap
@@ -20,41 +21,36 @@ log = logging.getLogger(__name__)
 OnGap = Callable[[Gap], None]
 
 
+@dataclass(eq=False, repr=False)
 class StreamShard:
     """A shard, read from one position to its end. Calls that fail are retried, and empty pages skipped.
 
-    ``delivered`` is what a token states: the caller moves it with ``mark_delivered``, record by record. ``cursor`` is
-    further ahead, at the next page to fetch.
+    ``delivered`` is the position for tokens: the caller moves it with ``mark_delivered``, record by record. ``cursor``
+    is further ahead, at the next page to fetch.
     """
 
-    def __init__(
-        self,
-        session: StreamSession,
-        shard_id: str,
-        *,
-        position: Position | None = None,
-        on_gap: OnGap | None = None,
-        calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
-    ) -> None:
-        self.session = session
-        self.id = shard_id
-        # Where a token taken now would resume, or None until the shard is opened.
-        self.delivered = position
-        self.cursor = ShardCursor(session, shard_id, position or TRIM_HORIZON, retries=True)
-        self.on_gap = on_gap
-        self.calls_to_reach_head = calls_to_reach_head
-        # Records created before this time are dropped, up to the first one that is not older.
-        self.since: datetime | None = None
-        # Empty pages since the position was set or the iterator was made; data does not reset it.
-        self.empty_responses = 0
-        # How many of its records are in the buffer.
-        self.unread = 0
-        # How often its children were looked for once it was drained, and when the next time is due, by the clock; never
-        # in a stream that is disabled.
-        self.lookups = 0
-        self.lookup_at = 0.0
-        # Since when the stream, which lists it, says that it does not know it, in seconds by the clock.
-        self.denied_since: float | None = None
+    session: StreamSession
+    id: str
+    _: KW_ONLY
+    on_gap: OnGap | None = None
+    calls_to_reach_head: int = CALLS_TO_REACH_HEAD
+    delivered: Position | None = field(default=None, init=False)
+    """Where a token taken now would resume, or None until the shard is opened."""
+    since: datetime | None = field(default=None, init=False)
+    """Records created before this time are dropped, up to the first one that is not older."""
+    empty_responses: int = field(default=0, init=False)
+    """Empty pages since the position was set or the iterator was created; data does not reset it."""
+    unread: int = field(default=0, init=False)
+    """How many of its records are in the buffer."""
+    lookups: int = field(default=0, init=False)
+    """How often its children have been looked up since it was drained."""
+    lookup_at: float = field(default=0.0, init=False)
+    """When its children are next looked up, as a time of the clock; infinite for a disabled stream."""
+    denied_since: float | None = field(default=None, init=False)
+    """Since when the stream has called it unknown although listing it, in seconds by the clock."""
+
+    def __post_init__(self) -> None:
+        self.cursor = ShardCursor(self.session, self.id, retries=True)
 
     @property
     def exhausted(self) -> bool:
@@ -67,7 +63,7 @@ class StreamShard:
         return self.exhausted and not self.unread
 
     def token(self, parent: str | None = None) -> ShardToken:
-        """Return this shard's part of a stream's token; logs a warning if resuming there is not exact (I4)."""
+        """Return this shard's part of a token. Logs a warning if resuming there is not exact (I4)."""
         if self.delivered is not None and not self.delivered.exact and not self.exhausted:
             log.warning(
                 "shard %s: the token has no sequence number for it, only %s: resuming there may skip or repeat records",
@@ -77,7 +73,7 @@ class StreamShard:
         return ShardToken(self.id, parent, self.delivered)
 
     def move_to(self, position: Position) -> None:
-        """Move to a position. Its iterator is requested when it is needed."""
+        """Move to a position. Its iterator is requested when needed."""
         self.delivered, self.since, self.empty_responses = position, None, 0
         self.cursor.move_to(position)
 
@@ -89,8 +85,8 @@ class StreamShard:
     def seek_to(self, time: datetime) -> list[Record]:
         """Move to the first record created at ``time`` or later, to the second, and return its page.
 
-        Reads everything from the horizon on. Returns an empty list at the end or the head of the shard; later records
-        are still compared, until one is late enough.
+        Reads everything from the horizon on. Returns an empty list at the end or head of the shard; later records are
+        still compared until one is late enough.
         """
         self.move_to(TRIM_HORIZON)
         self.since = time.replace(microsecond=0)
@@ -112,7 +108,7 @@ class StreamShard:
         return records
 
     def next_page(self) -> list[Record]:
-        """Fetch one page, which keeps the iterator alive, and return its records. Raises what ``get_records`` does."""
+        """Fetch one page, which keeps the iterator alive, and return its records. Raises as ``get_records`` does."""
         for _ in range(FETCH_TRIES):
             try:
                 page = self.cursor.fetch()
@@ -133,7 +129,7 @@ class StreamShard:
         self._report_gap(None)
 
     def _accept(self, page: RawPage) -> list[Record]:
-        """Move past ``page`` and return the records that are wanted."""
+        """Move past ``page`` and return the wanted records."""
         records = [stream_record(record, self.id) for record in page.records]
         if records or page.next_iterator is None:
             # Before anything moves: if the callback raises, this page is fetched again (I9).
@@ -150,7 +146,7 @@ class StreamShard:
         if not wanted:
             self.delivered = self.cursor.fetched
         elif not self.delivered.exact:
-            # Nothing of the page is delivered yet: a token taken now must return all of it again.
+            # No part of the page is delivered yet: a token taken now must return all of it again.
             self.delivered = Position("at_sequence", wanted[0]["meta"]["sequence_number"])
         return wanted
 
@@ -166,9 +162,9 @@ class StreamShard:
     def _replace_inexact_iterator(self, error: IteratorExpired) -> None:
         """Replace an expired iterator whose position has no sequence number. Raises if that may skip records."""
         cursor = self.cursor
-        # While a time is searched for, no wanted record was passed: the search starts again.
+        # While searching for a time, no wanted record was passed: the search starts again.
         if cursor.gap is not None or self.since is not None:
-            cursor.restart()
+            cursor.iterator = None
             return
         if self.on_gap is None:
             raise IteratorExpired(
@@ -180,7 +176,7 @@ class StreamShard:
         cursor.skip_to_horizon("expired")
 
     def _report_gap(self, first_seen: str | None) -> None:
-        """Report the gap before the record ``first_seen``, if there is a gap. It stays if the callback raises."""
+        """Report the gap before the record ``first_seen``, if there is one. It remains if the callback raises."""
         found = self.cursor.gap
         if found is None:
             return

@@ -1,4 +1,4 @@
-"""The items that a table has now, read consistently: all of them, some, or the items of some keys, also of a cache.
+"""The present items of a table, read consistently: all items, some, or those with certain keys, also cache keys.
 
 Rules: AWS, "Scan", "BatchGetItem" and "DynamoDB read consistency".
 """
@@ -12,33 +12,32 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from relay.config.template import Template
-from relay.dynamodb import config_match, describe
-from relay.dynamodb.pace import Pace
+from relay.dynamodb import config_match
+from relay.dynamodb.account_pace import Pace
+from relay.dynamodb.describe import TableCalls
 from relay.dynamodb.records import key_of
-from relay.dynamodb.session import ShardNotFound, retried, translated
 from relay.dynamodb.source import DynamoDBSource
+from relay.dynamodb.stream_calls import ShardNotFound, retried, translated
 from relay.dynamodb.values import image_json, key_attribute, key_value
 from relay.errors import Unavailable
 from relay.types.items import binary
 
 FoundRow = tuple[dict[str, str | bytes], Any]
-"""The key and the image of an item, as a change has them."""
+"""The key and the image of an item, in the form of a change."""
 
 if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
     from relay.config import DynamoDBConfig
     from relay.table import KeyColumn
 
 _MOST_SEGMENTS = 1_000_000
-_MOST_WAYS = 16  # to take a cache key apart; one with more has no known item
-# AWS, "Service, account, and table quotas": digits of a number and its magnitude; bytes of a hash and of a range key.
+_MOST_WAYS = 16  # ways to split a cache key; beyond that, its item is unknown
+# AWS, "Service, account, and table quotas": digits and magnitude of a number; bytes of a hash and of a range key.
 _DIGITS, _LONGEST = 38, 126
 _LONGEST_KEYS = (2048, 1024)
 
 
 class DynamoDBTableRows:
-    """The published items of the table of one source. Connects when it is made. All methods raise ``Unavailable``."""
+    """The published items of one source's table. Connects when created. All methods raise ``Unavailable``."""
 
     def __init__(self, config: DynamoDBConfig) -> None:
         with ExitStack() as stack:
@@ -62,7 +61,7 @@ class DynamoDBTableRows:
             more = {"ExclusiveStartKey": page["LastEvaluatedKey"]}
 
     def some(self, count: int) -> Iterator[FoundRow]:
-        """Yield up to ``count`` items: the first of each of as many segments of the table."""
+        """Yield up to ``count`` items: the first one in each of as many segments of the table."""
         segments = min(count, _MOST_SEGMENTS)
         for segment in random.sample(range(segments), segments):
             page = self._scan({"Segment": segment, "TotalSegments": segments, "Limit": 1})
@@ -77,7 +76,7 @@ class DynamoDBTableRows:
             }
             for key in keys
         ]
-        return self._published(describe.load(self._of.client, self._of.config, typed))
+        return self._published(self._of.calls.load(typed))
 
     def _published(self, items: Iterable[Mapping[str, Mapping[str, Any]]]) -> Iterator[FoundRow]:
         for item in items:
@@ -90,12 +89,12 @@ class DynamoDBTableRows:
 
         def scan() -> Any:
             with translated(table):
-                return self._of.client.scan(TableName=table, ConsistentRead=True, **more)
+                return self._of.calls.dynamodb.scan(TableName=table, ConsistentRead=True, **more)
 
         try:
-            return retried(scan, f"source {self._of.config.name}: reading the table {table}", Pace())
+            return retried(scan, f"source {self.schema.source}: reading the table {table}", Pace())
         except ShardNotFound as error:
-            raise Unavailable(f"source {self._of.config.name}: table {table!r} no longer exists") from error
+            raise Unavailable(f"source {self.schema.source}: table {table!r} no longer exists") from error
 
 
 class ItemsOfKeys:
@@ -104,19 +103,22 @@ class ItemsOfKeys:
     def __init__(self, source: DynamoDBConfig, templates: Iterable[str]) -> None:
         self._source = source
         self._templates = [*map(Template.parse, templates)]
-        self._client: DynamoDBClient | None = None
+        self._calls: TableCalls | None = None
         self._key: tuple[KeyColumn, ...] = ()
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        if self._calls is not None:
+            self._calls.close()
 
     def connect(self) -> None:
-        if self._client is not None:
-            return
-        self._client, streams = describe.clients(self._source, probe=True)
-        with closing(streams):
-            self._key = describe.describe(self._client, self._source, streams, patience=0.0).key
+        if self._calls is None:
+            calls = TableCalls(self._source, probe=True)
+            try:
+                self._key = calls.describe(patience=0.0).key
+            except BaseException:
+                calls.close()
+                raise
+            self._calls = calls
 
     def primary_keys(self, cache_key: str) -> list[dict[str, dict[str, Any]]]:
         found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -136,9 +138,8 @@ class ItemsOfKeys:
         return list(found.values())
 
     def load(self, keys: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
-        assert self._client is not None
-        loaded = describe.load(self._client, self._source, keys)
-        return {self.identity(item): item for item in loaded}
+        assert self._calls is not None
+        return {self.identity(item): item for item in self._calls.load(keys)}
 
     def identity(self, item: Mapping[str, Mapping[str, Any]]) -> str:
         parts = [key_value({column.type: item[column.name][column.type]}) for column in self._key]
@@ -146,7 +147,7 @@ class ItemsOfKeys:
 
 
 def _typed(kind: str, text: str, longest: int) -> dict[str, Any]:
-    """Return the key attribute that has this text in a cache key. Raises ValueError if none that is legal has."""
+    """Return the key attribute with this text in a cache key. Raises ValueError if no legal one has it."""
     found = key_attribute(kind, text)
     if kind == "N":
         is_legal = len(text.strip("-0.").replace(".", "")) <= _DIGITS and len(text) <= _LONGEST

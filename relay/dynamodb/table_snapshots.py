@@ -1,37 +1,34 @@
 """Snapshots of a table: consistent scans in parallel segments.
 
-Rules: AWS, "Parallel scan" and "DynamoDB read consistency". A segment's position is the last key it has read, so a scan
-resumes there, however much later.
+Rules: AWS, "Parallel scan" and "DynamoDB read consistency". A segment's position is the last key that it read, so a
+scan can resume there at any later time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
-from relay.dynamodb import config_match, describe
+from relay.dynamodb import config_match
+from relay.dynamodb.describe import TableCalls, birth
 from relay.dynamodb.records import chosen, key_bytes, key_of
-from relay.dynamodb.session import ShardNotFound, Transient, translated
+from relay.dynamodb.stream_calls import ShardNotFound, Transient, translated
 from relay.dynamodb.values import image_json
 from relay.errors import Unavailable
 from relay.records import Plan, ShardCheckpoint, SnapshotPart
-from relay.source import Measured, Page, Segment, Unreadable
+from relay.source import LastPage, Measured, Page, PageCounts, Segment, Unreadable
 from relay.table import TableSchema
 from relay.types.items import binary
 
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
-
-    from relay.config import DynamoDBConfig
-
 MARGIN = 65.0
-"""Seconds by which a page's ``as_of`` is before the read, so that a change that looks older than a READ is older.
+"""Seconds by which a page's ``as_of`` is before the read, so that a change which looks older than a READ is older.
 
-DynamoDB Local rounds creation times down to the minute, and clocks differ by some seconds."""
+DynamoDB Local rounds creation times down to the minute, and clocks differ by some seconds.
+"""
 
 SEGMENT_BYTES = 256 << 20
 MOST_SEGMENTS = 64
@@ -41,12 +38,11 @@ MOST_SEGMENTS = 64
 class TableSnapshots:
     """Reads the items of a table in parallel segments, whose threads share it.
 
-    ``table``: returns the table's schema, once it is described. ``image``: returns an item as it is in a change; raises
-    ValueError if it cannot be carried.
+    ``table``: returns the table's schema once it is described. ``image``: returns an item in the form of a change;
+    raises ValueError if it cannot be carried.
     """
 
-    client: DynamoDBClient
-    config: DynamoDBConfig
+    calls: TableCalls
     table: Callable[[], TableSchema]
     image: Callable[[Mapping[str, Any]], Any]
     clock: Callable[[], float]
@@ -56,19 +52,19 @@ class TableSnapshots:
     is_selective = False
 
     def is_initial(self, plan: Plan) -> bool:
-        return self.config.snapshot == "initial"
+        return self.calls.source.snapshot == "initial"
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
-        size, rows, birth = describe.measure(self.client, self.config)
-        segments = min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES)
-        return Measured(segments, rows, [SnapshotPart(created=birth)] * segments)
+        table = self.calls.table()
+        segments = min(MOST_SEGMENTS, 1 + int(table.get("TableSizeBytes", 0)) // SEGMENT_BYTES)
+        return Measured(segments, int(table.get("ItemCount", 0)), [SnapshotPart(created=birth(table))] * segments)
 
     def may_begin(self, as_of: int, published: Mapping[str, ShardCheckpoint]) -> bool:
-        """Always: DynamoDB's times are when the writes were made, except for the margin."""
+        """Always true: DynamoDB's times are when the writes were made, within the margin."""
         return True
 
     def carried(self, item: Mapping[str, Any]) -> Any:
-        """Return the image of an item, or that it cannot be carried."""
+        """Return the image of an item, or an `Uncarriable`."""
         try:
             return self.image(item)
         except ValueError as error:
@@ -88,25 +84,25 @@ class SegmentReader:
         self.shard = segment.shard
         self.segment = segment
         self._of = of
-        # What the keys of the published items have.
-        self._wanted = config_match.wanted_key(self.table.key, of.config.conditions(self.table.table))
-        # The last key that was read, as boto3 has it, None at either end; and how many rows were.
+        # The values that keys of published items have.
+        self._wanted = config_match.wanted_key(self.table.key, of.calls.source.conditions(self.table.table))
+        # The last key read, in boto3's form, None at either end; and the number of rows read.
         position = segment.position or {"key": None, "rows": 0}
         self._last = _python(position["key"]) if position["key"] else None
         self._rows: int = position["rows"]
         # When the table that the snapshot reads was created.
         self._birth = segment.part.created
-        # Whether a page was read by this reader, of a table that was still the same when it was looked at last.
+        # Whether this reader has read a page, from a table that was still the same when last checked.
         self._has_begun = False
 
     def close(self) -> None:
-        """Do nothing: a scan needs no closing."""
+        """Do nothing: a scan does not have to be closed."""
 
     def read(self) -> Page | Unreadable:
-        """Return the next page, at most one megabyte of the table. Raises ``RelayError`` on what is final.
+        """Return the next page, at most one megabyte of the table. Raises ``RelayError`` for final errors.
 
-        A segment does not end in another table of the same name: the end of the snapshot would keep the rows of the one
-        before (I7). Where that has a stream, the snapshot begins again beside it.
+        A segment never ends in another table with the same name: the end of the snapshot would keep the former table's
+        rows (I7). If the new table has a stream, the snapshot begins again beside it.
         """
         begun = self._of.clock()
         arguments: dict[str, Any] = {"ExclusiveStartKey": self._last} if self._last else {}
@@ -114,7 +110,7 @@ class SegmentReader:
             with translated(self.table.table):
                 if not self._has_begun:
                     self._require_same_table()
-                answer = self._of.client.scan(
+                answer = self._of.calls.dynamodb.scan(
                     TableName=self.table.table,
                     ConsistentRead=True,
                     Segment=self.segment.number,
@@ -138,18 +134,29 @@ class SegmentReader:
             changes = chosen(changes, self._wanted)
         self._has_begun = True
         self._last = dict(last) if last else None
-        return self._page(changes, begun, finished=not last)
+        key = orjson.loads(image_json(self._last)) if self._last else None
+        return Page(
+            self.shard,
+            changes,
+            {"type": "scan", "key": key, "rows": self._rows},
+            None,
+            None,
+            begun,
+            counts=PageCounts(len(changes), sum(len(str(change.new)) for change in changes)),
+            pause=0.0,
+            end=None if last else LastPage(),
+        )
 
     def _require_same_table(self) -> None:
-        """Raises ``Transient`` once the table was deleted and created again: its stream takes the place of this one."""
+        """Raise ``Transient`` once the table was deleted and created again: its stream then replaces this one."""
         if not self._birth:
             return
-        found = self._of.client.describe_table(TableName=self.table.table)["Table"]
-        if describe.birth(found) != self._birth:
-            self._has_begun = False  # from here on, it is looked at before a page is read
+        found = self._of.calls.dynamodb.describe_table(TableName=self.table.table)["Table"]
+        if birth(found) != self._birth:
+            self._has_begun = False  # from here on, the table is checked before a page is read
             raise Transient(
                 f"table {self.table.table} was deleted and created again during its snapshot, which begins again "
-                "beside the stream of the new table; if that has none, enable it"
+                "beside the stream of the new table; if the table has no stream, enable one"
             )
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
@@ -168,23 +175,9 @@ class SegmentReader:
             snapshot=snapshot,
         )
 
-    def _page(self, changes: list[Change], begun: float, *, finished: bool) -> Page:
-        return Page(
-            self.shard,
-            changes,
-            {"type": "scan", "key": orjson.loads(image_json(self._last)) if self._last else None, "rows": self._rows},
-            None,
-            None,
-            begun,
-            records=len(changes),
-            size=sum(len(str(change.new)) for change in changes),
-            full=not finished,
-            finished=finished,
-        )
-
 
 def _python(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a key of DynamoDB JSON as boto3 has it."""
+    """Return a key in DynamoDB JSON in boto3's form."""
     return {
         name: {kind: binary(value) if kind == "B" else value for kind, value in typed.items()}
         for name, typed in key.items()

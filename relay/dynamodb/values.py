@@ -1,7 +1,7 @@
 """DynamoDB's typed values as the relay carries them: canonical keys and exact JSON images.
 
-Values are as botocore's client has them, or as in DynamoDB's JSON: ``{"N": "1.50"}``, and ``{"B": ...}`` as bytes or
-base64 text. Key text is part of the wire format: another text for the same key would move it to another partition.
+Values are as in botocore's client, or as in DynamoDB's JSON: ``{"N": "1.50"}``, and ``{"B": ...}`` as bytes or base64
+text. Key text is part of the wire format: another text for the same key would move it to another partition.
 """
 
 import re
@@ -50,20 +50,17 @@ def key_value(value: Mapping[str, Any]) -> str | bytes:
 
 
 def key_attribute(kind: str, text: str) -> dict[str, Any]:
-    """Return the value of a key attribute that has this text in a cache key. Raises ValueError if none has."""
+    """Return the value of a key attribute with this text in a cache key. Raises ValueError if there is none."""
     value = {kind: binary(text) if kind == "B" else text}
     canonical = key_value(value)
-    # I6: a number, or a binary, has several texts, and changes invalidate only this one.
+    # I6: a number or binary can have several texts, and changes invalidate only this one.
     if text != (canonical if isinstance(canonical, str) else b64encode(canonical).decode()):
         raise ValueError(f"{text!r} is not the canonical text of a key attribute")
     return value
 
 
 def image_json(item: Mapping[str, Any]) -> str:
-    """Return an item, or one typed value, as DynamoDB JSON: numbers unchanged, binary in base64, sets in order.
-
-    Raises ValueError if DynamoDB JSON cannot hold it.
-    """
+    """Return an item, or one typed value, as exact DynamoDB JSON. Raises ValueError if that cannot hold it."""
     try:
         return orjson.dumps(item, default=_base64).decode()
     except TypeError as fault:
@@ -71,7 +68,7 @@ def image_json(item: Mapping[str, Any]) -> str:
 
 
 def canonical_item(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an item as JSON that is equal for equal items: sets have no order, numbers many texts.
+    """Return an item as JSON that is equal for equal items: sets are unordered, and numbers may have many texts.
 
     Raises ValueError, TypeError or AttributeError for anything that is not an item of typed values.
     """
@@ -79,7 +76,7 @@ def canonical_item(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
 
 
 def canonical_value(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a typed value as JSON that is equal for equal values. Raises what ``canonical_item`` does."""
+    """Return a typed value as JSON that is equal for equal values. Raises as ``canonical_item`` does."""
     ((kind, raw),) = value.items()
     match kind:
         case "N":

@@ -1,1 +1,1 @@
-"""A worker of the relay: its loop, its transactions, and what it needs beside them."""
+"""A worker of the relay: its loop, its transactions, and their upkeep."""

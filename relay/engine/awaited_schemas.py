@@ -1,6 +1,6 @@
-"""Pages that wait until the schemas of their changes are published, each shard's in its order.
+"""Pages that wait until the schemas of their changes are published, in order for each shard.
 
-A schema registry, or a broker, that does not answer is asked again until it does, as a source is. Other pages pass.
+If a schema registry or a broker does not answer, it is asked again until it does, as a source is. Other pages go on.
 Used by the worker's thread.
 """
 
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 Results = Sequence[tuple[OpenShard, ReadOutcome]]
 
-# The first is a warning too: nothing else says that a registry is away.
+# The first failure is logged as a warning, too: nothing else says that a registry is down.
 _WARN_AT = {1} | WARN_AT_FAILURES
 
 
 _Made = TopicWriter | tuple[TableSchema, RelayError]
-"""A writer, or a table and why it has none. After ``NoAnswer`` it may have one later."""
+"""A writer, or a table and why it has no writer. After ``NoAnswer`` it may get one later."""
 
 
 class AwaitedSchemas:
-    """Publishes the schemas that pages come with. ``writers``: the published ones."""
+    """Publishes the schemas of pages. ``writers``: the writers for published schemas."""
 
     def __init__(self, writers: TopicWriters) -> None:
         self._writers = writers
@@ -40,18 +40,18 @@ class AwaitedSchemas:
         self._publishing: SlowCall[list[list[_Made]]] | None = None
         self._failures = 0
         self._publish_at = -math.inf
-        # Why no page can have these tables, for the pages that wait for them.
+        # Why tables cannot be published, for the pages that wait for them.
         self._refused: dict[TableSchema, RelayError] = {}
 
     def forget(self) -> None:
-        """Drop the pages: their shards are closed."""
+        """Drop the pages, because their shards are closed."""
         self._held.clear()
 
     def let_through(self, results: Results) -> Iterator[tuple[OpenShard, ReadOutcome]]:
-        """Yield what may be published now of ``results`` and of what was held before.
+        """Yield the results that may be published now, from ``results`` and from those held before.
 
-        Instead of a page whose schema is refused, it yields the error (I12). Nothing more is read of a shard before its
-        page is published, so its order stays (I2). Raises ``ConfigError``.
+        In place of a page whose schema is refused, yields the error (I12). A shard is not read on until its page is
+        published, so its order stays (I2). Raises ``ConfigError``.
         """
         self._take_published()
         waiting: Results = [*self._held, *results] if self._held else results
@@ -59,7 +59,7 @@ class AwaitedSchemas:
         missing: dict[TableSchema, None] = {}
         for shard, result in waiting:
             if shard.closed:
-                continue  # its next owner publishes the schema
+                continue  # the shard's next owner publishes the schema
             if isinstance(result, Page) and result.tables and (found := self._writers.missing(result.tables)):
                 if refused := next((self._refused[table] for table in found if table in self._refused), None):
                     yield shard, refused
@@ -73,14 +73,14 @@ class AwaitedSchemas:
             self._publishing = SlowCall("schemas", partial(self._make, list(missing)))
 
     def _make(self, tables: Iterable[TableSchema]) -> list[list[_Made]]:
-        """In a thread: make writers, table by table. Raises ``ConfigError``."""
+        """Make writers, concurrently for several tables. Runs in a thread. Raises ``ConfigError``."""
         schemas: dict[tuple[str, str], list[TableSchema]] = {}
         for table in tables:
             schemas.setdefault((table.source, table.table), []).append(table)
         return call_all("schemas", [partial(self._make_in_order, each) for each in schemas.values()])
 
     def _make_in_order(self, schemas: Iterable[TableSchema]) -> list[_Made]:
-        """Make the writers of a table, none after one that fails: a registry checks each schema with the one before."""
+        """Make one table's writers up to the first failure: a registry checks each schema against the one before."""
         made: list[_Made] = []
         for table in schemas:
             try:
@@ -114,7 +114,7 @@ class AwaitedSchemas:
             if missing := self._writers.missing(page.tables):
                 waiting += 1
                 if reason := next((unanswered[table] for table in missing if table in unanswered), None):
-                    shard.error = str(reason)  # which explains why it stands still
+                    shard.error = str(reason)  # shown as the reason why the shard waits
         log.log(
             logging.WARNING if self._failures in _WARN_AT else logging.DEBUG,
             "the changes of %d shards wait for the schema of their table, failure %d in a row: %s; retrying in %.1f s",

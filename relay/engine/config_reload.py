@@ -1,4 +1,4 @@
-"""SIGHUP: the config is read again, and each source gets its entry of it."""
+"""Reloads the config on SIGHUP, and passes each source its entry."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class ReloadedConfig:
-    """The ``config`` that is in force, and how it changes. It outlives a worker, and so does a request to reload it.
+    """The ``config`` in force, and its reloads. It outlives a worker, and so does a request to reload.
 
     ``read``: reads the config again. Used by the worker's thread; ``request`` also by a signal handler in it.
     """
@@ -24,7 +24,7 @@ class ReloadedConfig:
         self._reading: SlowCall[Config] | None = None
 
     def request(self) -> None:
-        """Ask for the config to be read again and applied, which the next `serve` begins."""
+        """Request a reload of the config, which the next `serve` begins."""
         self._requested = True
 
     def close(self) -> None:
@@ -32,7 +32,7 @@ class ReloadedConfig:
             log.warning("SIGHUP: the relay stops before it has read the config again; the next start reads it")
 
     def serve(self, sources: Iterable[SourceState]) -> None:
-        """Begin to read the config if that was requested, and apply it once it is read."""
+        """Begin to read the config if a reload was requested, and apply the config once it is read."""
         if self._reading is not None and self._reading.done():
             reading, self._reading = self._reading, None
             self._apply(reading.result, sources)
@@ -41,7 +41,7 @@ class ReloadedConfig:
             self._reading = SlowCall("config", self._read)
 
     def _apply(self, read: Callable[[], Config], sources: Iterable[SourceState]) -> None:
-        """Give each source its entry. An invalid config changes nothing."""
+        """Pass each source its entry. An invalid config changes nothing."""
         try:
             entries = {entry.name: entry for entry in read().sources}
         except RelayError as error:
@@ -61,6 +61,6 @@ class ReloadedConfig:
                 applied[name] = entry
         for name in entries.keys() - applied.keys():
             log.warning("source %s is new in the config; restart the relay to read it", name)
-        # The entries that are left are of sources that are not connected.
+        # The remaining entries belong to sources that are not connected.
         in_force = [entries.get(name, entry) for name, entry in applied.items()]
         self.config = self.config.model_copy(update={"sources": in_force})

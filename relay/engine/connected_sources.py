@@ -1,9 +1,9 @@
-"""Which sources of a config are connected, and why others are not (I12).
+"""Which sources of a config are connected, and why the others are not (I12).
 
-A worker relays the sources that are connected. When another one is back, or one of them is refused, it ends, and the
-next one begins with all that can be read: so a source that comes back is validated as at the first start. It waits for
-each source that the one before has read, however long connecting takes. So each worker reads more sources than the one
-before, unless one fails by itself, and the n-th is the last for n sources.
+A worker relays the sources that are connected. It ends when another source is back or one of its own is refused, and
+the next worker begins with all readable sources, so that a source that comes back is validated as at the first start.
+The next worker waits for each source that the last one read, however long connecting takes. So each worker reads more
+sources than the one before, unless a source fails by itself, and with n sources there are at most n workers.
 """
 
 import logging
@@ -28,16 +28,16 @@ from relay.source import Source
 log = logging.getLogger(__name__)
 
 _PATIENCE = 15.0
-"""For how many seconds a worker waits for sources that none has read before, such as a table that is being created."""
+"""Seconds that a worker waits for sources that no worker has read yet, such as a table that is being created."""
 
 _LONGEST_WAIT = 30.0
-"""Seconds between two attempts to connect to a source, and for which a source that is back waits for others."""
+"""Seconds between two attempts to connect to a source, and the most that a source which is back waits for others."""
 
 _AT_ONCE = BoundedSemaphore(16)
 
 
 class ConnectedSources:
-    """It outlives a worker, and is used by its thread. ``clock``: monotonic seconds.
+    """The connections to sources. It outlives a worker and is used by its thread. ``clock``: monotonic seconds.
 
     ``refusals``: by source, why it is not read.
     """
@@ -47,13 +47,13 @@ class ConnectedSources:
         self._reloaded = reloaded
         self._tried = reloaded.config
         self._clock = clock
-        # By source, an attempt that is under way, or that has ended and was not looked at.
+        # By source, an attempt that is under way, or that has ended but was not looked at yet.
         self._calls: dict[str, SlowCall[tuple[StreamId, Source]]] = {}
         self._failures = Counter[str]()
-        # What the last worker reads, and from when on it ends although attempts are under way.
+        # The sources that the last worker read, and the time from which it ends even if attempts are under way.
         self._read: Set[str] = frozenset()
         self._waits_until = 0.0
-        # By source, what the log has of it.
+        # By source, what was logged about it.
         self._said: dict[str, str] = {}
 
     @property
@@ -61,17 +61,17 @@ class ConnectedSources:
         return bool(self._calls)
 
     def begin(self) -> None:
-        """Begin to connect to all sources. Raises what is wrong with the config without any connection."""
+        """Begin to connect to all sources. Raises errors in the config that show without a connection."""
         known = {*self.refusals, *self._calls}
         opened = [(each, open_source(each)) for each in self._reloaded.config.sources if each.name not in known]
         for entry, source in opened:
             self._begin(entry, source)
 
     def connect(self) -> dict[StreamId, Source]:
-        """Return the sources that can be read. `begin` comes first. If none can, raises why the first one cannot."""
+        """Return the sources that can be read. Call `begin` first. If none can, raises the error of the first."""
         wanted = {name: call for name, call in self._calls.items() if name not in self.refusals}
         wait(wanted.values(), timeout=_PATIENCE)
-        wait([call for name, call in wanted.items() if name in self._read])  # I10: slow ones would evict each other
+        wait([call for name, call in wanted.items() if name in self._read])  # I10: slow sources would evict each other
         while not (connected := self._take()):
             if not self._calls:
                 raise min(self.refusals.values(), key=lambda each: each.since).error
@@ -84,7 +84,7 @@ class ConnectedSources:
         return connected
 
     def is_one_back(self) -> bool:
-        """Try again what is due. Return whether it is time to `connect`, which would return another source."""
+        """Retry connections that are due. Return whether `connect` would now return another source."""
         if self._tried is not self._reloaded.config:
             self._tried = self._reloaded.config
             self.refusals = {name: Refusal(name, each.error, each.since, 0.0) for name, each in self.refusals.items()}
@@ -95,30 +95,30 @@ class ConnectedSources:
             if refusal is not None and refusal.again_at <= self._clock() and entry.name not in self._calls:
                 self._begin(entry)
         if self._clock() < self._waits_until and not all(call.done() for call in self._calls.values()):
-            return False  # one worker begins for all that are back
+            return False  # one new worker begins for all sources that are back
         return any(map(_is_connected, self._calls.values()))
 
     def refuse(self, name: str, error: RelayError, *, wait: float | None = None) -> None:
-        """Read ``name`` no longer, until it can be connected to again. ``wait``: seconds until that is tried."""
+        """Stop reading ``name`` until it can be connected again. ``wait``: seconds until the next attempt."""
         now, before = self._clock(), self.refusals.get(name)
         self._failures[name] += 1
         if wait is None:
             wait = random.uniform(0.5, 1.0) * min(_LONGEST_WAIT, 2.0 ** self._failures[name])
         if isinstance(error, ConfigError):
             wait = math.inf
-        error.source = None  # if it is raised again, it ends the relay
+        error.source = None  # if the same error is raised again, it ends the relay
         since = now if before is None else before.since
         self.refusals = {**self.refusals, name: Refusal(name, error.kept(), since, now + wait)}
 
     def refuse_plan(self, name: str, error: RelayError) -> None:
-        """The same for a source that is connected, and whose plan does not fit."""
+        """Stop reading a connected source whose plan does not match. Parameters: see `refuse`."""
         self.refuse(name, error, wait=TRY_AGAIN if isinstance(error, Unavailable) else math.inf)
 
     def _begin(self, entry: SourceConfig, source: Source | None = None) -> None:
         self._calls[entry.name] = SlowCall(f"connect-{entry.name}", partial(_connect, entry, source))
 
     def _look(self) -> None:
-        """Note which attempts have failed."""
+        """Record which attempts have failed."""
         for name, call in list(self._calls.items()):
             if call.done() and (error := call.exception()) is not None:
                 del self._calls[name]
@@ -130,8 +130,8 @@ class ConnectedSources:
         for name, each in self.refusals.items():
             if self._said.get(name) != (why := str(each.error)):
                 self._said[name] = why
-                how = "this is tried again" if each.again_at < math.inf else "after a repair, send SIGHUP or restart"
-                log.error("%s; the relay goes on with the other sources; %s", why, how)
+                how = "it is retried" if each.again_at < math.inf else "after a repair, send SIGHUP or restart"
+                log.error("%s; the relay continues with the other sources; %s", why, how)
 
     def _take(self) -> dict[StreamId, Source]:
         self._look()

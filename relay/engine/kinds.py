@@ -1,12 +1,8 @@
-"""The kinds of sources, by the ``type`` of an entry of ``sources:``: ``relay.config.sources`` lists them.
+"""The kinds of sources by their ``type``, each imported on first use: their packages are extras, and slow to import."""
 
-Each is imported when one is asked for: its packages are extras, and take their time to import.
-"""
-
-from collections.abc import Sequence
 from importlib import import_module
 
-from relay.config import Config, SourceConfig
+from relay.config import SourceConfig
 from relay.extras import needs
 from relay.source import Source, SourceKind
 
@@ -19,9 +15,5 @@ def kind_of(entry: SourceConfig) -> SourceKind:
 
 
 def open_source(entry: SourceConfig) -> Source:
-    """Return the source of ``entry``. ``connect`` comes first."""
+    """Return the source of ``entry``, which has to ``connect`` before anything else."""
     return kind_of(entry).open(entry)
-
-
-def open_sources(config: Config) -> Sequence[Source]:
-    return [open_source(entry) for entry in config.sources]

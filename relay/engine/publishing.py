@@ -1,4 +1,4 @@
-"""Turns pages into transactions: their changes, the checkpoints with them, and what happens after an abort.
+"""Turns pages into transactions: their changes, the checkpoints with them, and the recovery after an abort.
 
 A page stays here, unconfirmed, from its first record until the commit that covers it. After an abort the pages of the
 shards that this worker still owns are published again, in the same order (I1, I2). Used by the worker's thread.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import count, groupby
@@ -41,14 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGEST_LISTING = 1 << 20
-"""Bytes, as much as a large page has. A shard takes about 120."""
+"""Bytes, as many as a large page has. A shard takes about 120."""
 
 
 @dataclass(eq=False, slots=True)
 class _Sent:
     """A page in the open transaction.
 
-    ``before``: with a gap, the checkpoint to commit before it. ``checkpoint``: covers the page, if `is_covered`.
+    ``before``: with a gap, the checkpoint to commit before the gap. ``checkpoint``: covers the page, if `is_covered`.
     """
 
     shard: OpenShard
@@ -59,11 +60,7 @@ class _Sent:
 
 
 class Publishing:
-    """The open transaction and the pages in it.
-
-    ``sources``: by name. ``writers``: where the changes of (source, table) go. ``producers``: open the transaction's
-    producers. ``stop_by``: see ``Publisher``.
-    """
+    """The open transaction and the pages in it. ``sources``: by name. ``producers``: of the transactions."""
 
     def __init__(
         self,
@@ -74,7 +71,6 @@ class Publishing:
         producers: Producers,
         *,
         observer: Observer,
-        stop_by: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.settings = settings
         self.writers = writers
@@ -83,13 +79,12 @@ class Publishing:
         self._view = group.view
         self._sources = sources
         self._metrics, self._liveness = observer.metrics, observer.liveness
-        self._stop_by = stop_by
         # Published in the open transaction, in order.
         self._unconfirmed: list[_Sent] = []
         self._watermarks = WatermarkRecords()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, observer.liveness)
         producers.open()
-        self.transaction = OpenTransaction(producers, group)
+        self.transaction = OpenTransaction(producers, group, timeout=settings.transaction_timeout)
 
     @property
     def open(self) -> bool:
@@ -97,35 +92,35 @@ class Publishing:
 
     @property
     def waits(self) -> bool:
-        """Whether something waits for its commit (I10)."""
+        """Whether anything waits for its commit (I10)."""
         return self.open or bool(self._unconfirmed)
 
     def page(self, shard: OpenShard, page: Page) -> None:
-        """Publish ``page`` with its checkpoint, or put its shard aside if a person has to decide about it (I12)."""
+        """Publish ``page`` with its checkpoint, or put its shard aside if a person has to decide about a gap (I12)."""
         sent = _Sent(shard, page)
         try:
             if page.gap is not None:
                 sent.before = self._sources[shard.source].checkpoint_before_gap(page)
                 self._commit_before_gap(sent)
-        finally:  # I1: also if that commit was aborted, or nobody would publish the page again
+        finally:  # I1: also if that commit was aborted; otherwise nobody would publish the page again
             self._unconfirmed.append(sent)
         self._send(sent)
 
     def _commit_before_gap(self, sent: _Sent) -> None:
-        """Keep what came before a gap, whatever is decided about it."""
+        """Commit the changes before a gap, whatever is decided about the gap."""
         if sent.before is not None:
             self.record(sent.shard.key, sent.before.to_json())
         self.commit()
         sent.before = None
 
     def put_aside(self, shard: OpenShard, why: RelayError) -> None:
-        """Commit what came before, and have ``shard`` closed once that is visible: nobody may read it again (I3)."""
+        """Commit earlier pages, and close ``shard`` once they are visible: nobody may read them again (I3)."""
         self.commit()
         self._view.require_end({partition_of(shard.key)}, self._group.barrier_timeout)
         self._sources[shard.source].put_aside(shard, why)
 
     def gap(self, source: Source, gap: Gap) -> None:
-        """Publish a gap once (I9). Raises ``GapPending`` under ``fail``, until a person accepts it."""
+        """Publish a gap once (I9). Raises ``GapPending`` with the policy ``fail``, until a person accepts the gap."""
         known = gap_decisions.find(self._view, gap)
         policy: str = known.decision if known is not None and known.decision is not None else source.on_gap
         if policy == "fail":
@@ -133,7 +128,8 @@ class Publishing:
             if decision is None:
                 raise GapPending(gap)
             policy = decision
-        log.warning("source %s: gap %s: %s; policy: %s", source.name, gap.id, gap, policy)
+        said = "source %s: gap %s: %s; policy: %s"
+        log.warning(said, source.name, gap.id, gap, policy, extra={"event": "gap"})
         self.transaction.begin()
         self.transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
         self._metrics.count_gap(source.name, gap.reason)
@@ -155,35 +151,35 @@ class Publishing:
         self.transaction.record(key, value)
 
     def tell(self, key: bytes, listing: ShardListing) -> None:
-        """Write ``listing`` in the open transaction, unless it is so large that each worker has to list (I10)."""
+        """Write ``listing`` in the open transaction, unless it is too large: then each worker lists shards (I10)."""
         value, allowed = listing.to_json(), self.settings.limits.get(self.settings.checkpoints, _LARGEST_LISTING)
         if record_size(value, key, []) <= min(allowed, _LARGEST_LISTING):
             self.record(key, value)
 
     def forget(self, key: bytes) -> None:
-        """Remove a checkpoint or a plan in the open transaction, and its watermark."""
+        """Remove a checkpoint or plan, and its watermark, in the open transaction."""
         self.record(key, None)
         if (watermark := key_beside(key)) is not None:
             self.transaction.publisher.send(self.settings.watermarks, None, watermark, 0)  # I11
 
     def commit(self) -> set[int]:
-        """Commit what is open; return the checkpoint partitions written. Raises ``Aborted`` and such."""
+        """Commit what is open; return the checkpoint partitions written. Raises ``Aborted`` and similar errors."""
         was_open, begun = self.open, time.monotonic()
         written = self.transaction.commit()
         if was_open:
             self._metrics.count_commit(time.monotonic() - begun)
-            if self._unconfirmed or not self._liveness.failures:  # I10: a listing may be written where no page can be
+            if self._unconfirmed or not self._liveness.failures:  # I10: a listing may be written when no page can
                 self._liveness.committed()
-        # Also the pages without a checkpoint of their own: they have the position of the pages before.
+        # Includes pages without a checkpoint of their own, whose position is that of the pages before.
         for sent in self._unconfirmed:
             self._sources[sent.shard.source].confirm(sent.page)
         self._unconfirmed.clear()
         return written
 
     def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
-        """Commit, and return what says whether the view shows the records, without waiting for it.
+        """Commit, and return a function that says whether the view shows the records yet.
 
-        ``earlier``: partitions of records that may have been committed before, without such a wait.
+        ``earlier``: partitions with records that may have been committed before without waiting for them.
         """
         return self._view.watch(self.commit() | earlier)
 
@@ -193,16 +189,16 @@ class Publishing:
             self._view.require_end(written, self._group.barrier_timeout)
 
     def again(self, why: Exception) -> None:
-        """After an abort, publish the pages of the shards that are still open, each time after a longer pause.
+        """After an abort, publish the pages of shards that are still open again, each time after a longer pause.
 
-        ``why``: what it was aborted for. Raises ``Fenced``, and ``Unavailable`` if a topic no longer exists.
+        ``why``: the reason of the abort. Raises ``Fenced``, or ``Unavailable`` if a topic no longer exists.
         """
         while True:
             try:
                 was_open = self.open
                 try:
                     self.transaction.abort()
-                finally:  # a producer whose topic is gone may say that it is fenced, time after time
+                finally:  # a producer whose topic is gone may claim to be fenced, time after time
                     if not self._is_stopping:
                         self._aborts.aborted(str(why))
                 if was_open:
@@ -213,33 +209,34 @@ class Publishing:
                 why = error
                 log.info("aborted again (%s)", error)
                 if self._is_stopping or isinstance(error, TooSlow):
-                    return  # the next commit fails again, and meanwhile the group is served
+                    return  # the next commit fails again, and the group is served in between
 
     def _send_again(self, left: list[_Sent]) -> None:
         self._unconfirmed = []
         try:
             while left:
                 sent = left[0]
-                if sent.shard.closed:  # I1: it was put aside by an earlier page, which its next one must not pass
+                if sent.shard.closed:  # I1: an earlier page put its shard aside, which later pages must not overtake
                     del left[0]
                     continue
                 self._metrics.count_retry(sent.shard.source)
-                if sent.page.gap is not None:  # I9: its id has where it begins, which is the same after a restart
+                if sent.page.gap is not None:  # I9: its id contains its beginning, the same after a restart
                     self._commit_before_gap(sent)
                 del left[0]
                 self._unconfirmed.append(sent)
                 self._send(sent)
-                if left and self.transaction.is_long:  # I10: they may have been too many for one transaction
+                # I10: the pages may have been too many for one transaction.
+                if left and not self.transaction.has_room_for(left[0].page.counts.size):
                     self.commit()
         finally:
             self._unconfirmed += left
 
     @property
     def _is_stopping(self) -> bool:
-        return self._stop_by() < math.inf
+        return self.producers.stop_by() < math.inf
 
     def start_over(self, *, under_a_new_name: bool) -> None:
-        """Drop everything that is not committed. Under the old name, an open transaction is aborted at once."""
+        """Drop everything uncommitted. Under the old name, this aborts an open transaction at once."""
         self._metrics.count_fencing()
         self._unconfirmed.clear()
         self.transaction.forget()
@@ -264,7 +261,7 @@ class Publishing:
             self._send_changes(owner, page, yields=shard.yields)
         if page.schema_changes:
             self._send_schema_changes(owner, page.schema_changes, partition_of(shard.key))
-        if not sent.is_covered:  # I4: later, it would speak of the pages that were sent after this one
+        if not sent.is_covered:  # I4: later, the checkpoint would also cover the pages sent after this one
             sent.checkpoint, sent.is_covered = owner.checkpoint(shard, page), True
         if (checkpoint := sent.checkpoint) is not None:
             self.record(shard.key, checkpoint.to_json())
@@ -274,7 +271,7 @@ class Publishing:
                     self.transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
 
     def _reason_to_wait(self, owner: SourceState, page: Page) -> RelayError | None:
-        """Return why nothing of ``page`` may be sent now. Else its gap is, if it has one."""
+        """Return why nothing of ``page`` may be sent now. Otherwise send its gap, if it has one."""
         if page.changes and page.tables:
             try:
                 owner.check_tables(page.tables)
@@ -288,22 +285,23 @@ class Publishing:
         return None
 
     def _refuse(self, sent: _Sent, why: RelayError) -> None:
-        """Put the shard of a page aside of which nothing was sent."""
+        """Put aside the shard of a page that was not sent at all."""
         self._unconfirmed.remove(sent)
         try:
             self.put_aside(sent.shard, why)
         except (Aborted, NotAMember):
-            self._unconfirmed.append(sent)  # I1: the shard is still open, and its next page may have been read
+            self._unconfirmed.append(sent)  # I1: the shard is still open, and its next page may have been read already
             raise
 
     def _send_changes(self, owner: SourceState, page: Page, *, yields: bool) -> None:
         self.transaction.begin()
         resume = owner.resume_timestamp()
-        publisher, size = self.transaction.publisher, 0
+        publisher, size, tables = self.transaction.publisher, 0, Counter[tuple[str, str]]()
         if page.tables:
             self.writers.use(page.tables)
         for (source, table, is_of_item), run in _runs(page.changes):
             writer = self.writers[source, table]
+            tables[source, table] += len(run)
             if not is_of_item:
                 for change in run:
                     writer.send_to_all_partitions(publisher, change, resume)
@@ -315,17 +313,19 @@ class Publishing:
         self.transaction.sent(size, yields=yields)
         if not yields:
             self.transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
-        self._metrics.count_page(owner.source.name, page, size)
+        self._metrics.count_page(owner.source.name, page, size, tables)
 
     def _send_schema_changes(self, owner: SourceState, changes: Sequence[SchemaChange], place: int) -> None:
-        """Publish statements, and request the snapshots of tables that they have changed unseen.
+        """Publish statements, and request snapshots of tables whose rows they may have changed without logging it.
 
-        ``place``: the checkpoint partition of their shard, whose owner alone requests them, and once (I3).
+        ``place``: the checkpoint partition of their shard. Only its owner requests snapshots, and only once (I3).
         """
         self.transaction.begin()
         topic, resume, relayed_at = self.settings.ddl, owner.resume_timestamp(), time.time_ns() // 1000
         largest = self.settings.limits.get(topic, math.inf)
         for change in changes:
+            said = "source %s: %s in shard %s, transaction %s"
+            log.info(said, change.source, change.kind, change.token.shard, change.transaction, extra={"event": "DDL"})
             value, key, headers = statement_record(change, resume, relayed_at, topic, largest)
             self.transaction.publisher.send(topic, value, key, 0, headers)
             self.transaction.sent(len(value), yields=False)
@@ -339,16 +339,16 @@ class Publishing:
                 self.record(request.key, request.to_json())
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
-        """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""
+        """Whether ``gap`` is the last one of its shard, found again because nothing was read there since."""
         committed = self._view.of(stream).checkpoints.get(gap.shard or "")
         return committed is not None and committed.gap == gap.id
 
 
 def _runs(changes: Sequence[Change]) -> Iterator[tuple[tuple[str, str, bool], list[Change] | ChangeBlock]]:
-    """Return what follows each other to one destination: source, table, and whether it is of items."""
+    """Return runs of changes to the same destination: source, table, and whether they are about items."""
     for part in changes.parts if isinstance(changes, ChangeParts) else [list(changes)]:
         if isinstance(part, list):
-            # All other changes than of items concern the table.
+            # All changes that are not about items concern the table.
             for destination, run in groupby(part, lambda each: (each.source, each.table, each.key is not None)):
                 yield destination, list(run)
         else:

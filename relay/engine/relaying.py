@@ -1,4 +1,4 @@
-"""Relays the sources of a config: opens what a worker needs, runs it, and starts it again where that helps."""
+"""Relays the sources of a config: opens what a worker needs, runs the worker, and restarts it where that helps."""
 
 import gc
 import logging
@@ -20,7 +20,6 @@ from relay.kafka.freshness import MissedDeletions
 from relay.kafka.limits import Limits
 from relay.kafka.publisher import Probe
 from relay.kafka.settings import KafkaSettings
-from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import serve_observer
 from relay.process.signals import Signals
@@ -28,7 +27,7 @@ from relay.stream.lost_state import LostState
 
 log = logging.getLogger(__name__)
 
-# A thread that wants Python's lock waits that long for one that computes: a change meanwhile passes several threads.
+# The longest that a thread waits for Python's lock while another one computes. A change passes several threads.
 _SWITCH_SECONDS = 0.001
 
 
@@ -42,15 +41,15 @@ def run(
 ) -> None:
     """Relay the sources of ``config`` until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
-    ``settings``: settings of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP.
+    ``settings``: settings of the Kafka clients that replace the config's. ``reload``: reads the config again on SIGHUP.
     Raises ``RelayError``. Call it from the main thread, since it handles signals.
     """
     reloaded = ReloadedConfig(config, reload or (lambda: config))
     connections = ConnectedSources(reloaded)
-    # I10: what the observer knows outlives a worker
+    # I10: the observer's knowledge outlives a worker
     with Signals(reloaded.request) as signals, closing(reloaded), serve_observer(config) as observer:
         while True:
-            dropped, is_over = "", False  # a text: an error would keep what it was raised in
+            dropped, is_over = "", False  # text, because an error would keep alive the frames it was raised in
             try:
                 is_over = _run(connections, reloaded, observer, signals, until_caught_up, settings, probe)
             except MissedDeletions as error:
@@ -71,7 +70,7 @@ def run(
                 if signals.stopping == signal.SIGINT:
                     raise KeyboardInterrupt
                 return
-            gc.collect()  # what that run left in cycles, with its clients of Kafka
+            gc.collect()  # objects of that run in reference cycles, with its Kafka clients
 
 
 def _run(
@@ -83,7 +82,7 @@ def _run(
     settings: KafkaSettings | None,
     probe: Probe | None,
 ) -> bool:
-    """Run a worker. Return whether the relay is to end, and not to begin again with other sources."""
+    """Run a worker. Return whether the relay should end, instead of starting again with other sources."""
     config = reloaded.config
     with ExitStack() as opened:
         connections.begin()
@@ -94,7 +93,7 @@ def _run(
         settings = settings or KafkaSettings.from_config(config)
         limits = Limits.from_topics(found, settings.producer)
         settings = replace(settings, producer=limits.producer(settings.producer), limits=limits.records)
-        # Open as long as tables may change.
+        # Open for as long as tables may change.
         schemas = opened.enter_context(closing(open_schemas(config)))
         tables = [table for source in sources for table in source.tables()]
         lost = LostState(admin, config)
@@ -111,8 +110,7 @@ def _run(
             probe=probe,
         )
         signals.stop = worker.stop
-        observer.bars = SnapshotBars.for_terminal()
-        # Objects made from here on live as long as a page and have hardly any cycles.
+        # Objects created from here on live as long as a page, and hardly ever form cycles.
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -120,5 +118,3 @@ def _run(
             return worker.run(lost)
         finally:
             gc.unfreeze()
-            if observer.bars is not None:
-                observer.bars.close()

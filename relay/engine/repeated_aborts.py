@@ -1,4 +1,4 @@
-"""The pace of a worker whose transactions are aborted again and again, and why: a topic may have been deleted."""
+"""Slows down a worker whose transactions are aborted again and again, and finds the reason, such as a deleted topic."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ _LONGEST_PAUSE = 1.0
 _ASK_AT = 11  # aborts; a broker that has just started may not know a topic yet
 _TIMEOUT = 5.0
 _UNKNOWN = (AclOperation.WRITE,)
-"""What a user is assumed to be allowed if the broker does not say."""
+"""The operations that a user is assumed to have if the broker does not list them."""
 
 
 class RepeatedAborts:
@@ -42,13 +42,13 @@ class RepeatedAborts:
         self._sleep = sleep
         # The topics that this user could not write to when the broker was last asked.
         self._forbidden: list[str] = []
-        # Since it last asked, even from before a commit: transactions without the topic that is lost succeed.
+        # Aborts since it last asked, even before a commit: transactions without the lost topic succeed.
         self._aborts = 0
 
     def aborted(self, why: str) -> None:
         """Wait before the next attempt: not at all the first time after a commit, then longer each time.
 
-        I10: after some aborts, raises ``Unavailable`` if one of the topics does not exist, or may no longer be used.
+        I10: after several aborts, raises ``Unavailable`` if one of the topics does not exist or may no longer be used.
         """
         if not self._liveness.failures:
             self._forbidden = []
@@ -65,7 +65,7 @@ class RepeatedAborts:
             self._sleep(min(_FIRST_PAUSE * 2.0 ** min(failures - 2, 10), _LONGEST_PAUSE))
 
     def _require_topics(self) -> None:
-        # By name: a list of all topics leaves out the ones that this user may not see, as if they did not exist.
+        # By name: a list of all topics omits topics that this user may not see, as if they did not exist.
         admin = AdminClient(self._settings.client)
         found = admin.describe_topics(
             TopicCollection(sorted(self._topics())), include_authorized_operations=True, request_timeout=_TIMEOUT
@@ -82,11 +82,11 @@ class RepeatedAborts:
                         raise checkpoints_deleted(topic) from error
                     raise Unavailable(
                         f"topic {topic!r} was deleted while the relay ran. Nothing was skipped; restart the relay, "
-                        "which creates the topic again, without the records that were in it"
+                        "which creates the topic again, without its former records"
                     ) from error
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     raise Unavailable(
                         f"the broker does not let this user see topic {topic!r} any longer. Nothing was skipped; allow "
                         "Describe and Write on it, and restart the relay"
                     ) from error
-                # The broker is away now, or the topic has no leader; a later abort asks again.
+                # The broker is down, or the topic has no leader; a later abort asks again.

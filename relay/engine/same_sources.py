@@ -1,10 +1,10 @@
-"""Whether all workers of a relay have the same sources, and publish the same of them.
+"""Whether all workers of a relay have the same sources, and publish the same parts of them.
 
-The owner of each partition of the checkpoints writes there what it has. (The members of the group would tell it, too,
-but librdkafka 2.16 ends the process with an assertion if the coordinator goes away while it is asked to describe a
-group.) A source is read only by the workers whose config is *in force*, as its plan says: what one config leaves out is
-not passed while another worker wants it (I1). Once no worker has that config any longer, the owner of the plan puts its
-own into force. So a config that is rolled out comes into force when the last worker with the one before has stopped.
+The owner of each checkpoint partition writes its own sources there. (The group's members would tell, too, but
+librdkafka 2.16 aborts the process with an assertion if the coordinator goes away while it describes a group.) A source
+is read only by workers whose config is *in force*, as the source's plan says: what one config leaves out is not skipped
+while another worker wants it (I1). Once no worker has that config, the owner of the plan puts its own into force. So a
+new config comes into force when the last worker with the former one has stopped.
 """
 
 import logging
@@ -20,14 +20,13 @@ from relay.records import PartitionOwner, Plan
 log = logging.getLogger(__name__)
 
 _COMES_BACK = 30.0
-"""For how many seconds, at most, a config that is in force is waited for when no worker has it any longer: the last one
-may only be started again."""
+"""The most seconds to wait while no worker has the config in force: the last one may only be restarting."""
 
 
 class SameSources:
-    """Used by the worker's thread. ``mine``: what this worker says of itself. ``clock``: monotonic seconds.
+    """Compares workers. Used by the worker's thread. ``mine``: this worker's record. ``clock``: monotonic seconds.
 
-    ``differences``: in words, what other workers have otherwise (I10).
+    ``differences``: in words, how other workers' configs differ (I10).
     """
 
     def __init__(self, group: Assignment, mine: PartitionOwner, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,15 +34,15 @@ class SameSources:
         self.differences: Sequence[str] = ()
         self._group = group
         self._mine = mine
-        # The partitions of this worker, and the version of all records, when they were last looked at.
+        # This worker's partitions and the version of all records, when they were last looked at.
         self._seen: tuple[frozenset[int], int] | None = None
         # By source, the other workers that have something else of it.
         self._others: dict[str, list[PartitionOwner]] = {}
-        # By source, since when some of them had what is in force, and until when.
+        # By source, when such workers were first seen to have the config in force, and until when that counts.
         self._differed: dict[str, tuple[float, float]] = {}
 
     def serve(self, publishing: Publishing) -> None:
-        """Say what this worker has, in all partitions that it owns, and look at what others have in theirs."""
+        """Write this worker's sources to all partitions that it owns, and read what others have written to theirs."""
         owned, view = frozenset(self._group.owned), self._group.view
         if (seen := (owned, view.versions[""])) != self._seen:
             unsaid = [key for each in owned if view.owners.get(key := OWNER_KEYS[each]) != self._mine]
@@ -78,20 +77,20 @@ class SameSources:
         if name not in self._mine.sources:
             return f"source {name} is relayed by {processes}, but not in this worker's config"
         if any(name in each.sources for each in others):
-            return f"the config of {processes} publishes source {name} otherwise, and only one of the two is in force"
+            return f"the config of {processes} publishes source {name} differently, and only one of the two is in force"
         return f"source {name} is relayed here, but not in the config of {processes}"
 
     def is_in_force(self, name: str, plan: Plan) -> bool:
         return plan.in_force == self._mine.sources[name]
 
     def _is_wanted(self, name: str, plan: Plan) -> bool:
-        """Whether another worker has what is in force, and this one does not."""
+        """Whether another worker has the config in force, and this one does not."""
         return any(other.sources.get(name) == plan.in_force for other in self._others.get(name, ()))
 
     def put_into_force(self, name: str, plan: Plan) -> Plan | None:
-        """Return ``plan`` with this worker's config in force, or None if it is already or may not be yet."""
+        """Return ``plan`` with this worker's config in force; None if it already is, or may not be yet."""
         since, until = self._differed.get(name, (0.0, 0.0))
-        # After a short difference, all workers have been started again.
+        # By the end of a short difference, all workers have been restarted.
         is_wanted = self._is_wanted(name, plan) or self.clock() - until < min(_COMES_BACK, until - since)
         if self.is_in_force(name, plan) or (plan.in_force and is_wanted):  # I1
             return None
@@ -100,7 +99,7 @@ class SameSources:
         return replace(plan, in_force=self._mine.sources[name])
 
     def warn_of_unread(self) -> None:
-        """Warn of sources that have unread shards and are not in the config: they may have been removed for good."""
+        """Warn of unread shards of sources that are missing in the config: they may have been removed for good."""
         view = self._group.view
         planned = {stream.source for stream, each in view.streams.items() if each.plan is not None}
         for name in sorted(planned - self._mine.sources.keys()):

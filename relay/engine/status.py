@@ -1,14 +1,11 @@
-"""Takes a worker's status for whoever observes it.
-
-Taking it copies references only, since checkpoints, plans and shards are never changed.
-"""
+"""Takes a snapshot of a worker's status for observers, by reference: checkpoints, plans and shards are immutable."""
 
 import time
 from collections.abc import Iterable, Mapping
 
 from relay.engine.same_sources import SameSources
 from relay.kafka.assignment import Assignment
-from relay.observe.status import Poll, SourceView, WorkerStatus
+from relay.observe.status import LatestListing, Poll, SourceView, WorkerStatus
 from relay.reading.open_shard import OpenShard
 from relay.reading.set_aside import Refusal
 from relay.snapshots.control import repaired_by
@@ -22,8 +19,9 @@ def take(
     same_sources: SameSources,
     absent: Iterable[Refusal] = (),
     read_delay: float = 0.0,
+    topics: Mapping[tuple[str, str], str] | None = None,
 ) -> WorkerStatus:
-    """Only the worker's thread uses it. ``absent``: the sources that are not read at all."""
+    """Return the status. For the worker's thread. ``absent``: sources that are not read. ``topics``: by table."""
     return WorkerStatus(
         group.group,
         group.joined,
@@ -34,10 +32,12 @@ def take(
                 stream=source.stream,
                 plan=source.plan,
                 checkpoints=dict(source.committed.checkpoints),
-                listed=dict(source.lineage.listed),
-                listed_at=_here(source, source.discovery.listed_at) or 0.0,
-                listing_wanted_at=_here(source, source.discovery.wanted_at) or 0.0,
-                listing_took=source.discovery.took,
+                listing=LatestListing(
+                    dict(source.lineage.listed),
+                    _here(source, source.discovery.listed_at) or 0.0,
+                    _here(source, source.discovery.wanted_at) or 0.0,
+                    source.discovery.took,
+                ),
                 low_watermark=source.low_watermark(),
                 open=polls(source.shards.open),
                 segments=polls(source.snapshots.open) if source.snapshots is not None else {},
@@ -60,14 +60,15 @@ def take(
         group.barrier_timeout,
         read_delay,
         group.view.topic,
-        group.view.read_at,
+        group.view.freshness.read_at,
         same_sources.differences,
         tuple((each.name or "", each.since, str(each.error)) for each in absent),
+        topics or {},
     )
 
 
 def _here(source: SourceState, seconds: float | None) -> float | None:
-    """Convert a time by the source's clock to this machine's clock, which shows its age. None stays None."""
+    """Convert a time by the source's clock to this machine's clock, by which ages are shown. None stays None."""
     return seconds + time.time() - source.source.clock() if seconds else None
 
 

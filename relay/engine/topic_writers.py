@@ -1,38 +1,48 @@
-"""The topic writers of all tables, even of tables that appear, or change their columns, while the relay runs.
+"""The topic writers of all tables, including tables that appear or change their columns while the relay runs.
 
 A writer belongs to one schema of one table. Pages of several shards may be on either side of a change of columns, so
 the writers of all schemas are kept, and each page says which schema it uses.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import cast
 
 from confluent_kafka.admin import AdminClient
 
+from relay import __version__
+from relay.avro.debezium import SourceInfo
+from relay.avro.evolution import refused_envelope
 from relay.config import Config
-from relay.errors import ConfigError
+from relay.config.sources import DynamoDBConfig
+from relay.dynamodb.columns import typed_key
+from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetterWriter
+from relay.kafka.debezium_writer import DebeziumWriter, Subjects
 from relay.kafka.limits import Limits
+from relay.kafka.partition_offsets import offset_bounds
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import Schemas, TopicWriter
 from relay.process.slow_call import call_all
 from relay.table import TableSchema
 
+log = logging.getLogger(__name__)
+
 _KEPT = 1000
-"""I11: writers of earlier schemas, which pages may still come with."""
+"""I11: writers kept for earlier schemas, which pages may still have."""
 
 Make = Callable[[TableSchema], TopicWriter]
 Claim = Callable[[str, str], object]
 
 
 class TopicWriters(dict[tuple[str, str], TopicWriter]):
-    """By source and table, the writer for the schema in use.
+    """The writers by source and table, for the schema in use.
 
-    ``make``: makes the writer of a schema, which `add` takes: publishes the schema, and creates a topic. It waits for
-    Kafka or for the schema registry, raises ``RelayError``, and may be called in any thread. ``claim``: called with a
-    source and a table of it that another worker publishes; raises ``ConfigError`` if its topic belongs to another table
-    here.
+    ``make``: publishes a schema, creates its topic, and returns the writer for `add`. It waits for Kafka or the schema
+    registry, raises ``RelayError``, and any thread may call it. ``claim``: takes a source and one of its tables that
+    another worker publishes; raises ``ConfigError`` if the topic belongs to another table here.
     """
 
     def __init__(
@@ -41,14 +51,14 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
         super().__init__()
         self.make = make
         self.claim = claim
-        # Every writer, and the ones that another has replaced, the one replaced first at the beginning.
+        # All writers, and the replaced ones, the earliest replaced first.
         self._made: dict[TableSchema, TopicWriter] = {}
         self._replaced: dict[TableSchema, None] = {}
         self.use(tables)
 
     @property
     def topics(self) -> set[str]:
-        """The names of the topics of the tables in use, even of tables that have appeared since the start."""
+        """The names of the topics of the tables in use, including tables that have appeared since the start."""
         return {writer.topic for writer in self.values()}
 
     def missing(self, tables: Iterable[TableSchema]) -> list[TableSchema]:
@@ -56,7 +66,11 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
         return [table for table in tables if not self._is_used(table) and table not in self._made]
 
     def add(self, writers: Iterable[TopicWriter]) -> None:
-        self._made |= {writer.table: writer for writer in writers}
+        for writer in writers:
+            place = writer.table.source, writer.table.table
+            if place in self:
+                log.info("source %s: table %s has a new schema", *place, extra={"event": "schema"})
+            self._made[writer.table] = writer
 
     def use(self, tables: Iterable[TableSchema]) -> None:
         """Use the schemas of ``tables`` from here on. Raises ``RelayError`` if one cannot be published."""
@@ -87,23 +101,25 @@ def open_topic_writers(
     schemas: Schemas,
     tables: Iterable[TableSchema],
 ) -> TopicWriters:
-    """Return writers for ``tables``, whose topics exist, and for tables to come, whose topics are made then.
-
-    ``schemas`` has to stay open for as long as the writers are used.
-    """
+    """Return writers for ``tables``, whose topics exist, and for later ones. ``schemas`` has to stay open meanwhile."""
     entries = {entry.name: entry for entry in config.sources}
     dead_letters = config.internal("dead_letters")
     letters = DeadLetterWriter(dead_letters, limits.records[dead_letters])
     records = dict(limits.records)
 
     def claim(source: str, table: str) -> str:
-        """Return the topic of a table. Raises ``ConfigError`` if two workers have found one topic for two tables."""
-        if refusal := config.claims.refusal(source, table):  # I8: the sources have left out all that they could know of
+        """Return a table's topic. Raises ``ConfigError`` if two workers have found the same topic for two tables."""
+        if refusal := config.claims.refusal(source, table):  # I8: sources have left out those they know
             raise ConfigError(
-                f"source {source}: the table {table} has appeared at the same time as another: {refusal}. Nothing was "
-                "skipped: name the tables to read in `tables`, without this one, and start again"
+                f"source {source}: the table {table} has appeared at the same time as another table: {refusal}. "
+                "Nothing was skipped: name the tables to read in `tables`, without this one, and start again"
             )
         return config.topic(table)
+
+    def has_records(topic: str) -> bool:
+        """Whether it has records, or has had some."""
+        bounds = offset_bounds(admin, [(topic, number) for number in range(config.kafka.partitions)])
+        return any(end for _, end in bounds.values())
 
     def make(table: TableSchema) -> TopicWriter:
         entry = entries[table.source]
@@ -111,11 +127,23 @@ def open_topic_writers(
         if topic not in records:
             created = topics.create_missing(admin, config, [table.table])
             records.update(Limits.from_topics(created, settings.producer).records)
+        common = table, topic, config.kafka.partitions, entry.key_mode
+        if entry.is_debezium:
+            subjects = cast(Subjects, schemas)  # the config has a registry
+            # I8: asked again, since another worker may have registered and published meanwhile
+            if subjects.newest_envelope(topic) is None and has_records(topic) and not subjects.newest_envelope(topic):
+                raise RelayError(refused_envelope(topic))
+            return DebeziumWriter(
+                *common,
+                subjects,
+                origin=SourceInfo.of(entry, __version__),
+                typed_key=typed_key(table) if isinstance(entry, DynamoDBConfig) else dict,
+                largest=records[topic],
+                dead_letters=letters,
+                on_unencodable=entry.on_unencodable,
+            )
         return TopicWriter(
-            table,
-            topic,
-            config.kafka.partitions,
-            entry.key_mode,
+            *common,
             schemas,
             tombstones=entry.tombstones,
             largest=records[topic],
@@ -125,7 +153,7 @@ def open_topic_writers(
 
     writers = TopicWriters(make, claim=claim)
     tables = list(tables)
-    # At once, because each new schema waits for the broker or the registry several times.
+    # Concurrently, because each new schema waits several times for the broker or the registry.
     writers.add(call_all("schemas", [partial(make, table) for table in tables]))
     writers.use(tables)
     return writers

@@ -1,4 +1,4 @@
-"""What the sources of a worker need beside publishing pages: plans, listings, snapshots, pruning, and their records."""
+"""Everything that sources need besides publishing pages: plans, listings, snapshots, pruning, and their records."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from relay.errors import RelayError, Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Abandoned
-from relay.observe.observer import Observer
+from relay.observe.bars import SnapshotBars
 from relay.reading.set_aside import GapPending
 from relay.records import Plan
 from relay.snapshots.facts import WriteControl
@@ -17,30 +17,29 @@ from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
 
 _PLANS_AT_ONCE = 16
-"""Each has a thread, and asks its source about every shard."""
+"""Plans made at once: each has a thread, and asks its source about every shard."""
 
 
 class Upkeep:
-    """Used by the worker's thread. ``config``: what SIGHUP changes. ``observer``: shows the progress of snapshots.
+    """The upkeep of a worker's sources, in its thread. ``config``: the settings that SIGHUP may change.
 
-    That thread serves the group, so nothing here waits for a database: see ``process.slow_call``.
+    That thread serves the group, so nothing here may wait for a database: see ``process.slow_call``.
     """
 
-    def __init__(
-        self, group: Assignment, publishing: Publishing, same: SameSources, config: ReloadedConfig, observer: Observer
-    ) -> None:
+    def __init__(self, group: Assignment, publishing: Publishing, same: SameSources, config: ReloadedConfig) -> None:
         self._group = group
         self._same = same
         self._config = config
         self._publishing = publishing
-        self._observer = observer
-        # What was owned in the last look.
+        # The progress of snapshots, if stderr is a terminal.
+        self._bars = SnapshotBars.for_terminal()
+        # The partitions owned at the last look.
         self._owned: frozenset[int] = frozenset()
-        # Whether nothing is left to do if the one source cannot be planned.
+        # Whether nothing is left to do when the only source cannot be planned.
         self._is_alone = False
 
     def serve(self, sources: Sequence[SourceState]) -> None:
-        """Plan, list and open shards, with the records that this needs, where something has changed."""
+        """Make plans, list and open shards, and write the records for that, where anything has changed."""
         self._config.serve(sources)
         self._is_alone = len(sources) == 1
         self._same.serve(self._publishing)
@@ -61,8 +60,12 @@ class Upkeep:
             source.end_look()
         self._owned = owned
 
+    def close(self) -> None:
+        if self._bars is not None:
+            self._bars.close()
+
     def _serve(self, sources: Sequence[SourceState], making: int) -> None:
-        """Serve ``sources``, with common transactions. ``making``: how many plans are being made."""
+        """Serve ``sources``, with common transactions. ``making``: the number of plans being made."""
         planned_now = False
         for source in sources:
             if source.plan is not None:
@@ -74,7 +77,7 @@ class Upkeep:
             if source.planning.is_making or making < _PLANS_AT_ONCE:
                 was_making = source.planning.is_making
                 planned_now |= self._plan(source)
-                making += source.planning.is_making - was_making  # I12: one that waits does not count
+                making += source.planning.is_making - was_making  # I12: a source that waits does not count
         if planned_now:
             self._publishing.commit_and_see()
         planned = [source for source in sources if source.plan is not None]
@@ -87,14 +90,14 @@ class Upkeep:
             if is_owner and (plan := source.new_tables.added()) is not None:
                 self._publishing.record(source.stream.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
-            # I8: another worker may publish one to the topic of a table of another source. That ends both: each would
-            # go on with the source whose table it has met first.
+            # I8: another worker may publish a new table to the topic of another source's table. That ends both workers:
+            # each would continue with the source whose table it met first.
             for table in source.new_tables.take_added():
                 self._publishing.writers.claim(source.source.name, table)
         current = [source for source in planned if not source.advance()]
         owned = self._group.owned
         gained = owned - self._owned
-        # A listing that arrived before these partitions has records for them, too.
+        # A listing that arrived before this worker owned these partitions includes their shards, too.
         listed = [source for source in current if source.poll_listing(owned) or (gained and source.discovery.listed_at)]
         if listed:
             self._publishing.commit_and_see()  # so that the view has the newest checkpoint of a shard that is gone
@@ -109,7 +112,7 @@ class Upkeep:
                 self._publishing.commit_and_see()
 
     def _plan(self, source: SourceState) -> bool:
-        """Have the plan of ``source`` made if this worker owns it, and write it. Return whether it is written."""
+        """Make the plan of ``source`` if this worker owns it, and write the plan. Return whether it is written."""
         if not self._owns(source.stream.plan_key):
             source.planning.drop()
             return False
@@ -139,19 +142,19 @@ class Upkeep:
         return True
 
     def _put_into_force(self, source: SourceState, plan: Plan) -> bool:
-        """Write ``plan`` with the config of this worker in force, if that has changed and may be. Return whether."""
+        """Write ``plan`` with this worker's config in force, if that is new and allowed. Return whether."""
         changed = self._same.put_into_force(source.source.name, plan)
         if changed is not None:
             self._publishing.record(source.stream.plan_key, changed.to_json())
         return changed is not None
 
     def _reads(self, source: SourceState) -> bool:
-        """Whether the config of this worker is in force. Raises ``Abandoned`` if it no longer is."""
+        """Whether this worker's config is in force. Raises ``Abandoned`` if it no longer is."""
         name, plan, snapshots = source.source.name, source.plan, source.snapshots
         if plan is not None and self._same.is_in_force(name, plan):
             return True
         if source.shards.open or (snapshots is not None and snapshots.open):
-            raise Abandoned(f"source {name}: the other workers have put another config into force")  # I1
+            raise Abandoned(f"source {name}: the other workers have switched to another config")  # I1
         return False
 
     def _write_listing(self, source: SourceState) -> None:
@@ -172,7 +175,8 @@ class Upkeep:
             self._publishing.record(key, checkpoint.to_json())
 
     def _serve_snapshots(self, source: SourceState, snapshots: Snapshots) -> None:
-        """Do what snapshots need now. Changes are published while the view does not show yet what this writes."""
+        """Do the next steps of snapshots. Changes go on while the view does not show these records yet."""
+        snapshots.marked.look()
         if snapshots.is_watching:
             return
         if (step := self._next_step(source, snapshots)) is not None:
@@ -187,16 +191,15 @@ class Upkeep:
             return
         snapshots.close_stopped()
         if snapshots.unseen:
-            # I3: whoever opens them again has to see how far they were published.
+            # I3: the next to open them has to see how far they were published.
             snapshots.sees = self._publishing.commit_and_watch(snapshots.unseen)
             snapshots.unseen.clear()
             return
         snapshots.open_ready_segments(self._group.owned)
-        bars = self._observer.bars
-        snapshots.report_progress(bars.show if bars is not None else None)
+        snapshots.report_progress(self._bars.show if self._bars is not None else None)
 
     def _next_step(self, source: SourceState, snapshots: Snapshots) -> WriteControl | None:
-        """Return what this worker has to write next for a snapshot. One that cannot go on is set aside."""
+        """Return what this worker has to write next for a snapshot. A stuck snapshot is set aside."""
         key = snapshots.stream.snapshot_key
         if not self._owns(key) or (key in source.set_aside.waiting() and not snapshots.is_stopped):
             return None
@@ -205,17 +208,17 @@ class Upkeep:
             if step is not None and step.mark is not None:
                 writers, tables = self._publishing.writers, snapshots.marked.of(step.control)
                 writers.use([each for each in tables if (each.source, each.table) not in writers])
-        except RelayError as error:  # I12: changes are published without it
+        except RelayError as error:  # I12: changes are published without the snapshot
             name = source.source.name
             stop = f"If it was requested, `relay snapshot CONFIG {name} --stop` stops it"
-            source.set_aside.add(key, None, RelayError(f"source {name}: a snapshot cannot go on: {error}. {stop}"))
+            source.set_aside.add(key, None, RelayError(f"source {name}: a snapshot cannot continue: {error}. {stop}"))
             return None
         if step is not None or snapshots.is_stopped:
             source.set_aside.forget(key)
         return step
 
     def _record_removal(self, keys: Sequence[bytes]) -> bool:
-        """Have the next commit remove those records of ``keys`` that this worker owns. Return whether there are any."""
+        """Remove this worker's records among ``keys`` with the next commit. Return whether there are any."""
         owned = list(filter(self._owns, keys))
         for key in owned:
             self._publishing.record(key, None)

@@ -1,17 +1,19 @@
 """The worker: publishes the pages of the shards it owns in Kafka transactions.
 
 One thread does everything here, in one loop: serve the group, fence gained partitions, open shards, publish pages,
-commit. Reads happen in the threads of the reader pool, and whatever else asks a database, a schema registry or a disk
-in threads of their own (``process.slow_call``), because the group expels a worker that does not serve it in time.
+commit. Reads happen in the threads of the reader pool, and other calls to a database, a schema registry or a disk in
+separate threads (``process.slow_call``), because the group expels a worker that does not serve it in time.
 """
 
 import logging
 import math
+import os
 import signal
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from relay.engine.awaited_schemas import AwaitedSchemas
 from relay.engine.config_reload import ReloadedConfig
@@ -21,7 +23,6 @@ from relay.engine.same_sources import SameSources
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.upkeep import Upkeep
-from relay.engine.worker_end import WorkerEnd
 from relay.errors import ConfigError, NotDrained, RelayError, fault_of
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
@@ -31,6 +32,7 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
+from relay.process.supervisor import WORKER_NUMBER
 from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome
 from relay.reading.reader_pool import ReaderPool
 from relay.records import PartitionOwner, StreamId
@@ -41,20 +43,23 @@ from relay.stream.source_state import SourceState
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""For how long a stop retries what a broker does not answer. The last call, and leaving the group, take up to 4 s more:
-a stop takes at most ten."""
+"""Seconds that a stop retries calls that a broker does not answer. The last call, and leaving the group, take up to 4 s
+more: a stop takes at most ten."""
+
+_ASK_DONE_SHARE = 20
+"""The check whether everything is caught up may take one part in this many of the time between two checks."""
 
 _TURN_SECONDS = 0.05
 _ASK_UNKNOWN_AGAIN = 1.0  # seconds
 _SERVE_EVERY = 0.01
-"""Seconds between two visits to the group, the checkpoints and the sources while pages keep arriving."""
+"""Seconds between two turns for the group, the checkpoints and the sources while pages keep arriving."""
 
 
 class Worker:
     """Relays ``sources`` until stopped, until caught up if asked to, or until one of ``connections`` is back.
 
-    ``sources``: by the streams they are connected to. ``writers``: where the changes of (source, table) go.
-    ``observer``: shows what happens. ``config``: what SIGHUP changes. ``probe``: called between the steps of a commit.
+    ``sources``: by their connected streams. ``writers``: by (source, table). ``observer``: shows the worker's state.
+    ``config``: the settings that SIGHUP may change. ``probe``: called between the steps of a commit.
     """
 
     def __init__(
@@ -65,7 +70,7 @@ class Worker:
         *,
         observer: Observer,
         config: ReloadedConfig,
-        connections: ConnectedSources | None = None,
+        connections: ConnectedSources,
         until_caught_up: bool = False,
         probe: Probe | None = None,
     ) -> None:
@@ -96,13 +101,12 @@ class Worker:
             writers,
             Producers(settings, probe=probe, stop_by=lambda: self._stop_by),
             observer=observer,
-            stop_by=lambda: self._stop_by,
         )
-        self._end = WorkerEnd(
-            self._sources, self._group, self._publishing, connections, until_caught_up=until_caught_up
+        self._end = _WorkerEnd(
+            self._sources, self._group, self._publishing, connections, 0.0 if until_caught_up else math.inf
         )
         self._schemas = AwaitedSchemas(writers)
-        self._upkeep = Upkeep(self._group, self._publishing, self._same_sources, config, observer)
+        self._upkeep = Upkeep(self._group, self._publishing, self._same_sources, config)
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
@@ -110,11 +114,11 @@ class Worker:
         self.stopping = signum
 
     def run(self, lost: LostState | None = None) -> bool:
-        """Relay until stopped. Return whether it is over, and not only another source is back.
+        """Relay until stopped. Return True unless the worker only ended because another source is back.
 
         ``lost``: refuses sources whose checkpoints are lost.
 
-        Raises ``RelayError`` on what is final; the next run repeats what is not committed.
+        Raises ``RelayError`` for errors that a retry cannot repair; the next run repeats what is not committed.
         """
         try:
             with suppress(StopRequested):  # while it waited for Kafka
@@ -137,29 +141,32 @@ class Worker:
         transaction = self._publishing.transaction
         self._observer.begin_turn(self._status, waits=self._publishing.waits or bool(self._group.gained))
         try:
-            if self._is_serving:  # and was interrupted: what readers raise counts also while each commit is aborted
+            if self._is_serving:  # and was interrupted: errors of readers count even while each commit is aborted
                 self._is_serving = False
             elif (now := time.monotonic()) - self._served_at >= _SERVE_EVERY:
                 self._served_at = now
                 self._is_serving = True
                 self._serve()
                 self._is_serving = False
-            # Do not keep the records of an open transaction waiting for more, unless much arrives.
+            # Do not hold back the records of an open transaction to wait for more, unless much arrives.
             if not self._inbox:  # I11: taken pages no longer count against the pool's budget
                 backlog = self._readers.has_backlog
                 wait = transaction.linger(backlog=backlog) if transaction.open else _TURN_SECONDS
                 self._receive(wait, snapshots=transaction.takes_rows)
             idle = not self._inbox
-            while self._inbox and not transaction.is_long:
+            while self._inbox and transaction.has_room_for(_size_of(self._inbox[0][1])):
                 self._publish(*self._inbox.popleft())
-            # Commit at once when nothing more waits; under load the transaction grows up to a bound.
-            if idle or not transaction.open or transaction.is_long:
+            # Commit at once when nothing more waits; under load, the transaction grows up to a limit.
+            if idle or self._inbox or not transaction.open or transaction.is_long:
                 self._publishing.commit()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); publishing its pages again", error)
             for source in self._sources.values():
-                source.list_soon()  # the records of a listing may have been in it
-            self._publish_again(error)
+                source.list_soon()  # the transaction may have contained the records of a listing
+            try:
+                self._publishing.again(error)
+            except (Fenced, NotAMember) as fenced:
+                self._start_over(fenced)
         except Fenced as error:
             self._observer.liveness.failed(f"fenced: {error}")
             for source in self._sources.values():
@@ -167,21 +174,22 @@ class Worker:
             self._start_over(error)
 
     def _status(self) -> WorkerStatus:
-        absent = self._connections.refusals.values() if self._connections is not None else ()
-        return take(self._group, self._sources.values(), self._same_sources, absent, self._readers.delay)
+        absent = self._connections.refusals.values()
+        topics = {table: writer.topic for table, writer in self._publishing.writers.items()}
+        return take(self._group, self._sources.values(), self._same_sources, absent, self._readers.delay, topics)
 
     def _receive(self, timeout: float, *, snapshots: bool) -> None:
-        """Put into the inbox what was read and may be published now. Raises ``ConfigError``."""
+        """Put results that may be published now into the inbox. Raises ``ConfigError``."""
         try:
             self._inbox.extend(self._schemas.let_through(self._readers.take(timeout, snapshots=snapshots)))
         except ConfigError:
-            # The way past it may be a reset to a later position: what came before must be published.
+            # The way past the error may be a reset to a later position: earlier changes must be published first.
             with suppress(Aborted, Fenced, NotAMember):
                 self._publishing.commit()
             raise
 
     def _drain(self) -> None:
-        """Commit what is open, after an abort again. Raises ``NotDrained`` if that takes too long."""
+        """Commit what is open, and retry after an abort. Raises ``NotDrained`` if that takes too long."""
         reason: Exception | None = None
         while time.monotonic() <= self._stop_by:
             try:
@@ -207,8 +215,8 @@ class Worker:
     def _low_watermarks(self) -> Iterator[tuple[StreamId, float | None]]:
         for source in self._sources.values():
             yield source.stream, source.low_watermark()
-        if self._connections is not None:  # nothing is known of all streams while one cannot be read
-            yield from ((StreamId(name, ""), None) for name in self._connections.refusals)  # I1
+        # I1: nothing is known of all streams while one cannot be read.
+        yield from ((StreamId(name, ""), None) for name in self._connections.refusals)
 
     # ------------------------------------------------------------------ ownership
 
@@ -221,7 +229,7 @@ class Worker:
             view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
         for name, source in self._sources.items():
             with fault_of(name):
-                source.choose_stream()
+                source.choose_stream(is_alone=len(self._sources) == 1)
                 source.check_plan()
         self._same_sources.warn_of_unread()
 
@@ -233,32 +241,26 @@ class Worker:
         lost = self._group.poll()
         self._close_lost(lost)
         if lost and self._publishing.open:
-            # A rebalance fails the open transaction of every member, and this one may hold lost shards.
+            # A rebalance fails the open transaction of every member, and this one may contain lost shards.
             raise Aborted("partitions were taken away")
         if self._group.gained:
             self._publishing.commit()
-            gained = self._group.fence()  # I3: barrier, then read; only after it are shards opened
-            # The record of a segment means nothing without the control record of its snapshot.
+            gained = self._group.fence()  # I3: barrier, then read; only then are shards opened
+            # A segment's record means nothing without the control record of its snapshot.
             snapshots = [each.snapshots for each in self._sources.values() if each.snapshots is not None]
             controls = {partition_of(each.stream.snapshot_key) for each in snapshots}
             if gained:
                 self._group.view.require_end(controls, self._group.barrier_timeout)
-            log.info("took over %d partitions", len(gained))
+            log.info("took over %d partitions", len(gained), extra={"event": "rebalance"})
 
     def _close_lost(self, lost: set[int]) -> None:
         if lost:
-            log.info("gave up %d partitions", len(lost))
+            log.info("gave up %d partitions", len(lost), extra={"event": "rebalance"})
             for source in self._sources.values():
                 source.close_shards(lost)
 
-    def _publish_again(self, why: Exception) -> None:
-        try:
-            self._publishing.again(why)
-        except (Fenced, NotAMember) as error:
-            self._start_over(error)
-
     def _start_over(self, reason: Fenced | NotAMember) -> None:
-        """Drop everything that is not committed: only Kafka knows whether the last transaction is."""
+        """Drop everything uncommitted: only Kafka knows whether the last transaction was committed."""
         log.warning("fenced (%s); starting over from the committed checkpoints", reason)
         for source in self._sources.values():
             source.close_shards()
@@ -269,7 +271,7 @@ class Worker:
 
     def _publish(self, shard: OpenShard, result: ReadOutcome) -> None:
         if shard.closed:
-            return  # since it was read
+            return  # since the page was read
         state = self._sources[shard.source]
         source = state.source
         self._observer.metrics.count_read(source.name, result)
@@ -303,7 +305,7 @@ class Worker:
                     )
                     self._put_aside(shard, RelayError(why))
                 else:
-                    state.list_soon()  # two listings without it make it gone
+                    state.list_soon()  # two listings without the shard mean that it is gone
                     self._readers.again(shard, _ASK_UNKNOWN_AGAIN)
 
     def _put_aside(self, shard: OpenShard, why: RelayError) -> None:
@@ -311,10 +313,11 @@ class Worker:
             self._publishing.put_aside(shard, why)
         except (Aborted, NotAMember):
             shard.error = str(why)
-            self._inbox.appendleft((shard, why))  # nothing else says that it is not read any more
+            self._inbox.appendleft((shard, why))  # nothing else says that the shard is no longer read
             raise
 
     def _close(self) -> None:
+        self._upkeep.close()
         with suppress(Aborted, Fenced, RelayError):
             self._publishing.close()
         self._group.close()  # first, so that others take over at once: reads under way may take long
@@ -322,3 +325,54 @@ class Worker:
         self._readers.close()
         for source in self._sources.values():
             source.source.close()
+
+
+def _size_of(result: ReadOutcome) -> int:
+    return result.counts.size if isinstance(result, Page) else 0
+
+
+@dataclass
+class _WorkerEnd:
+    """When a worker ends by itself: all is caught up, nothing readable is left, or a source is back (I12).
+
+    ``ask_done_at``: the monotonic time at which to check next whether everything is caught up.
+    """
+
+    sources: Mapping[str, SourceState]
+    group: Assignment
+    publishing: Publishing
+    connections: ConnectedSources
+    ask_done_at: float
+    is_done: bool = False
+    is_back: bool = False
+
+    def ask(self, *, has_pages: bool) -> None:
+        """Update the answers. ``has_pages``: pages wait to be published. Raises why nothing is left to do."""
+        self.is_back = self.connections.is_one_back()
+        if all(source.refusal is not None for source in self.sources.values()):
+            self.publishing.commit()
+            raise next(source.refusal.error for source in self.sources.values() if source.refusal is not None)
+        if (now := time.monotonic()) >= self.ask_done_at:
+            self.is_done = self._is_everything_read(has_pages=has_pages)
+            self.ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
+
+    def _is_everything_read(self, *, has_pages: bool) -> bool:
+        """Whether everything is caught up. Raises the reason for what is set aside once nothing else is left."""
+        if self.connections.is_connecting:
+            return False
+        refusals = [each for source in self.sources.values() for each in source.set_aside.refusals.values()]
+        refusals += self.connections.refusals.values()
+        is_caught_up = all(source.is_caught_up() for source in self.sources.values())
+        if is_caught_up and not refusals:
+            return True
+        if has_pages or not (refusals and (is_caught_up or self._is_stuck())):
+            return False
+        self.publishing.commit()
+        error = min(refusals, key=lambda each: each.since).error
+        # A supervisor restarts a worker that lacks something; after this error, it lets the other workers finish.
+        raise RelayError(str(error)) if WORKER_NUMBER in os.environ else error
+
+    def _is_stuck(self) -> bool:
+        """Whether nothing is left that this worker can read."""
+        group = self.group
+        return group.joined and not group.gained and all(each.is_stuck(group.owned) for each in self.sources.values())

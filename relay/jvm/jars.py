@@ -58,9 +58,9 @@ class Artifact:
 
 @dataclass(frozen=True)
 class JarSet:
-    """Artifacts that are fetched together, with their dependencies unless they are to be unpacked.
+    """Artifacts that are fetched together, with their dependencies unless the files are unpacked.
 
-    ``excluded``: groups left out because whoever uses the set provides them. ``unpack``: prepares the folder of fetched
+    ``excluded``: groups left out because the user of the set provides them. ``unpack``: prepares the folder of fetched
     files before the set counts as complete.
     """
 
@@ -95,7 +95,7 @@ class JarSet:
         return "\n".join(lines)
 
 
-def _unpack_tarballs(folder: Path) -> None:
+def unpack_tarballs(folder: Path) -> None:
     for tarball in folder.glob("*.tar.gz"):
         with tarfile.open(tarball) as archive:
             _extract(archive, folder)
@@ -131,7 +131,7 @@ def _unpack_redis(folder: Path) -> None:
 
 
 def _require_linux(what: str) -> None:
-    """Raise ``Unavailable`` for a machine that ``what`` is not built for."""
+    """Raise ``Unavailable`` on a machine for which ``what`` is not built."""
     here = platform.system(), platform.machine()
     if here != ("Linux", "x86_64"):
         raise Unavailable(f"no {what} is available for {' '.join(here)}, only for Linux x86_64: run it in Docker")
@@ -190,7 +190,7 @@ SETS = {
             "registry",
             "2.6.13.Final",
             (Artifact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "tar.gz", "all"),),
-            unpack=_unpack_tarballs,
+            unpack=unpack_tarballs,
         ),
         JarSet(
             "spark",
@@ -200,7 +200,7 @@ SETS = {
                 Artifact("org.apache.spark", "spark-avro_2.13", "4.0.0"),
                 Artifact("io.delta", "delta-spark_2.13", "4.0.0"),
             ),
-            # Spark has these itself, and two versions of a class must not meet.
+            # Spark already has these, and two versions of a class must not meet.
             excluded=(
                 "com.google.code.findbugs",
                 "org.antlr",
@@ -213,6 +213,7 @@ SETS = {
                 "org.xerial.snappy",
             ),
         ),
+        JarSet("iceberg", "1.10.1", (Artifact("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.10.1"),)),
     )
 }
 
@@ -222,15 +223,12 @@ def cache_folder() -> Path:
 
 
 def jars(name: str, repository: str = CENTRAL) -> list[Path]:
-    """Return the files of one of ``SETS``, as ``fetched`` does."""
+    """Return the files of one set in ``SETS``, like ``fetched``."""
     return fetched(SETS[name], repository)
 
 
 def fetched(wanted: JarSet, repository: str = CENTRAL) -> list[Path]:
-    """Return the files of a set, after fetching them from a Maven repository if they are not in the cache.
-
-    Raises ``Unavailable`` if Java or pyspark is missing, or if the artifacts cannot be fetched.
-    """
+    """Return the files of a set, fetched if need be. Raises ``Unavailable``, also without Java or pyspark."""
     folder = made_once(wanted.folder, lambda: _fetch(wanted, repository))
     return sorted(path for path in folder.iterdir() if path.is_file())
 
@@ -251,7 +249,7 @@ def _fetch(wanted: JarSet, repository: str) -> None:
     tell(f"fetching {wanted.name} {wanted.version} from {where} into {wanted.folder}")
     started = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
-        # The next attempt uses the files of a failed one, but not a killed process's; and the last attempt starts
+        # The next attempt uses the files of a failed one, but not those of a killed process. The last attempt starts
         # empty, because these files may be the cause of the failures.
         if attempt in (1, _ATTEMPTS):
             shutil.rmtree(part, ignore_errors=True)
@@ -273,7 +271,7 @@ def _fetch(wanted: JarSet, repository: str) -> None:
 
 
 def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path, repository: str) -> str | None:
-    """Let Ivy download the set into ``part/files``. Return what went wrong, or None if nothing did."""
+    """Let Ivy download the set into ``part/files``. Return the error, or None."""
     files = part / "files"
     shutil.rmtree(files, ignore_errors=True)
     files.mkdir(parents=True)
@@ -291,7 +289,7 @@ def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path, repository: s
 
 
 def _ivy_jar() -> Path:
-    """Return the Ivy in pyspark's jars. It does not import pyspark, which takes a second."""
+    """Return the path of Ivy in pyspark's jars, without importing pyspark, which takes a second."""
     spec = importlib.util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:

@@ -16,7 +16,7 @@ _HINT = f"Java {OLDEST} or newer is needed: install it, such as openjdk-{OLDEST}
 
 
 def find_java() -> Path:
-    """Return the ``java`` of ``$JAVA_HOME``, else of the PATH. Raises ``Unavailable`` if neither is recent enough."""
+    """Return the ``java`` in ``$JAVA_HOME`` or on the PATH. Raises ``Unavailable`` if neither is recent enough."""
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     candidates = [Path(home) / "bin" / "java"] if home else []

@@ -1,6 +1,6 @@
-"""Which shards this worker owns: membership in a Kafka consumer group, and the fence that every assignment passes.
+"""Which shards this worker owns: its membership in a consumer group, and the fence that every assignment passes.
 
-Two workers are safe (I3) because of the order barrier, read, open; see ``fence``. After a change here, run
+The order of barrier, read and open keeps two workers safe (I3); see ``fence``. After a change here, run
 ``tests/faults``.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
-from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.transient_errors import is_transient
+from relay.process.slow_call import SlowCall
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +27,12 @@ _STEP_TIMEOUT = 5.0
 _LEAVE_TIMEOUT = 2.0
 
 _HEARTBEAT = 0.2
-"""Seconds between two heartbeats. Only from the answer does a member learn that the group changes. Until all members
-know, nobody reads the shards that are handed over."""
+"""Seconds between two heartbeats. A member learns only from the answer that the group changes. Until all members know,
+nobody reads the shards that change hands."""
 
 _KEEP = 1.0
-"""How many seconds this worker keeps what the group wants back. A member that joins gets it in its second request to
-join, which librdkafka makes no sooner than this after the first: until then nobody else would read these shards."""
+"""How many seconds this worker keeps partitions that the group wants back. A new member gets them with its second
+request to join, which librdkafka sends no sooner than this after the first; until then nobody else would read them."""
 
 
 class NotAMember(Exception):
@@ -42,7 +42,7 @@ class NotAMember(Exception):
 class Assignment:
     """Membership in the group that shares the partitions of the checkpoints topic.
 
-    Used by one thread. librdkafka calls ``_on_assign`` and ``_on_revoke`` from within ``poll``, so in that thread too.
+    Used by one thread. librdkafka calls ``_on_assign`` and ``_on_revoke`` from within ``poll``, so in the same thread.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Assignment:
     ) -> None:
         self.group = group
         self.view = view
-        # Assigned and past the fence: this worker may read their shards.
+        # Assigned and past the fence: this worker may read the shards of these partitions.
         self.owned: set[int] = set()
-        # Assigned, not past the fence yet.
+        # Assigned, but not past the fence yet.
         self.gained: set[int] = set()
-        # What the group wants back and this worker keeps a little longer, up to a monotonic time.
+        # Partitions that the group wants back and this worker keeps a little longer, each until a monotonic time.
         self._wanted: list[TopicPartition] = []
         self._keep_until = 0.0
         self._is_closing = False
@@ -67,16 +67,16 @@ class Assignment:
         self.barrier_timeout = transaction_timeout + 20.0
         # The member id that this worker last passed the fence with.
         self._member = ""
-        # When it last served the group, and woke the client for a heartbeat, by the monotonic clock.
+        # When this worker last served the group, and last woke the client for a heartbeat, by the monotonic clock.
         self._served_at = self._woken_at = time.monotonic()
         self._consumer = Consumer(
             {
                 **client,
                 "group.id": group,
-                # `relay status` shows it as the owner.
+                # The name of the owner in `relay status`.
                 "client.id": f"{client.get('client.id', group)}-{socket.gethostname()}-{os.getpid()}",
                 "enable.auto.commit": False,
-                "isolation.level": "read_committed",  # committed() then waits for open transactions
+                "isolation.level": "read_committed",  # makes committed() wait for open transactions
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": int(session * 1000),
                 "heartbeat.interval.ms": int(min(_HEARTBEAT, session / 5) * 1000),
@@ -98,33 +98,27 @@ class Assignment:
 
     @property
     def gives_up(self) -> bool:
-        """Whether the next `poll` gives up partitions that this worker has kept: commit what is open before it."""
+        """Whether the next `poll` gives up partitions that this worker has kept: commit open transactions before it."""
         return bool(self._wanted) and (time.monotonic() >= self._keep_until or not self.joined)
 
     def close(self) -> None:
-        """Leave the group, so that another worker takes over at once.
-
-        If the broker does not answer in time, the group misses this worker only after the session timeout.
-        """
+        """Leave the group, so that another worker takes over at once; without an answer, after the session timeout."""
         self._is_closing = True
         if self._wanted:
             self._give_up()
-        leave = BoundedCaller(f"{self.group}-leave")
         try:
-            leave(self._consumer.close, _LEAVE_TIMEOUT)
-        except CallTimedOut as error:
-            log.info("group %s: left without an answer: %s", self.group, error)
-        finally:
-            leave.close()
+            SlowCall(f"{self.group}-leave", self._consumer.close).result(_LEAVE_TIMEOUT)
+        except TimeoutError:
+            log.info("group %s: left without an answer within %.0f s", self.group, _LEAVE_TIMEOUT)
 
     def poll(self, timeout: float = 0.0) -> set[int]:
-        """Take part in the group for up to ``timeout`` seconds; return the owned partitions that were given up."""
+        """Serve the group for up to ``timeout`` seconds; return the owned partitions that were given up."""
         if self.gives_up:
             self._give_up()
         now = time.monotonic()
         away = now - self._served_at
         if now - self._woken_at >= _HEARTBEAT / 2:
-            # librdkafka's thread sends heartbeats, but sleeps for up to half a second. A question wakes it.
+            # librdkafka's thread sends heartbeats, but sleeps for up to half a second. A request wakes it.
             self._consumer.consumer_group_metadata()
             self._woken_at = now
         message = self._consumer.poll(timeout)
@@ -159,16 +153,16 @@ class Assignment:
         """Move the gained partitions to ``owned`` and return them; empty if the fence must be tried again (I3).
 
         1. Barrier: ``committed()`` does not answer while a predecessor's open transaction holds offsets of these
-           partitions. A predecessor that sent its offsets and then lost the partitions may still commit.
-        2. Read: only then read their checkpoints to the end, to see what the predecessor committed.
-        3. Open: the caller opens shards only after that.
+        partitions. A predecessor that sent its offsets and then lost the partitions may still commit. 2. Read: only
+        then read their checkpoints to the end, to see what the predecessor committed. 3. Open: the caller opens shards
+        only after that.
         """
         gained = set(self.gained)
         if not gained:
             return gained
         if not self._barrier(gained) or not self.view.read_to_end(gained, _STEP_TIMEOUT):
             self.view.require_topic()  # I10
-            return set()  # tried again in the next turn: meanwhile the group must be polled
+            return set()  # retried in the next turn: meanwhile the group must be polled
         self._member = self._consumer.memberid() or ""
         # The group may have revoked some of them meanwhile.
         gained &= self.gained
@@ -182,18 +176,18 @@ class Assignment:
         self.owned = set()
 
     def offsets(self, partitions: set[int]) -> list[TopicPartition]:
-        """Return the offsets to send with a transaction that writes checkpoints in exactly ``partitions``."""
+        """Return the offsets to send with a transaction that writes checkpoints in exactly these ``partitions``."""
         if not partitions <= self.owned:
             unowned = sorted(partitions - self.owned)
             raise RelayError(f"group {self.group}: this worker does not own the partitions {unowned}")
-        return [TopicPartition(self.view.topic, p, self.view.position(p)) for p in sorted(partitions)]
+        return [TopicPartition(self.view.topic, p, self.view.positions[p]) for p in sorted(partitions)]
 
     def metadata(self) -> Any:
         """Return the group metadata that fences a transaction. Raises ``NotAMember``.
 
         In librdkafka's own thread, an expelled member falls back to no member id and no generation, and the broker
-        accepts *any* transactional offsets from such a client. So the member id is compared after the metadata was
-        taken: it must still be the one that passed the fence. Member ids are never reused.
+        accepts *any* transactional offsets from such a client. So the member id is compared after reading the metadata:
+        it must still be the id that passed the fence. Member ids are never reused.
         """
         metadata = self._consumer.consumer_group_metadata()
         if not self._member or self._consumer.memberid() != self._member:
@@ -218,7 +212,7 @@ class Assignment:
         return False
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # The view reads the partitions; this consumer never does.
+        # The view, not this consumer, reads the partitions.
         consumer.incremental_assign([TopicPartition(p.topic, p.partition, 0) for p in partitions])
         if partitions:
             consumer.pause(partitions)
@@ -230,7 +224,7 @@ class Assignment:
             self._give_up()
             return
         self._keep_until = time.monotonic() + _KEEP
-        # I3: nobody else gets them before they are unassigned, which the client does itself without this call.
+        # I3: nobody else gets them before they are unassigned, which the client does without this call.
         consumer.incremental_assign([])
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

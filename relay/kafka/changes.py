@@ -1,4 +1,4 @@
-"""The changes on the topics as Python objects, for programs that need no Spark.
+"""The changes on the topics as Python objects, for programs without Spark.
 
 ::
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -29,20 +29,24 @@ from relay.config import Config, load
 from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
-from relay.kafka.committed import open_reader
+from relay.kafka.committed import open_reader, read_failure
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors, with_beginnings
 from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.offset_notes import with_id
 from relay.kafka.partition_offsets import Partition
 from relay.kafka.same_topics import SameTopics
+from relay.keyrange import KeyRange
+
+if TYPE_CHECKING:
+    from relay.avro.registry import PublishedSchemas
 
 _LOG = logging.getLogger("relay.changes")
-_POLL = 0.5  # seconds that the client waits for a record at once, in which no signal is handled
+_POLL = 0.5  # seconds that the client waits for one record, during which no signal is handled
 _PATIENCE = 60.0  # seconds without progress after which a read to the end gives up
-_SESSION = 45.0  # seconds without a heartbeat after which the group takes a program for dead
-_SHORTEST_SESSION = 6  # seconds, which brokers allow unless they are set otherwise
+_SESSION = 45.0  # seconds without a heartbeat after which the group considers a program dead
+_SHORTEST_SESSION = 6  # seconds, which brokers allow by default
 _DAY = 86_400  # seconds, the longest pause that librdkafka allows
-_QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
+_QUEUE_KILOBYTES = 32 << 10  # records that librdkafka fetches ahead
 
 OnGap = Callable[[Mapping[str, Any]], object]
 OnUndecodable = Callable[[Message, RelayError], object]
@@ -60,24 +64,23 @@ class ReceivedChange(Change):
 class Reception:
     """The open stream of the changes on topics: an iterator and a context manager, for one thread.
 
-    Only committed records are read (I3), so each change comes once, an item's in order (I2), until a program starts
-    again or the group gives its partitions out again: then the changes since the last `commit` come again. After an
-    error the next step tries the same record again.
+    Only committed records are read (I3). Each change comes once, and an item's changes in order (I2). After a restart,
+    or after the group reassigns partitions, changes since the last `commit` come again. After an error, the next step
+    tries the same record again.
 
     ``config``: the relay's config, or its file. ``topics`` may be named by table; by default they are the topics of all
     tables. ``group``: the Kafka group that holds the offsets. Programs of one group share the partitions. Without a
     group all partitions are read, and nothing can be committed. ``start``: where a group without offsets starts, or a
     program without a group: earliest, latest, committed:GROUP, an ISO time, a time ago such as ``-2h``, or offsets as
-    JSON. A topic that a group adds later starts at its beginning. ``until_caught_up``: end at the ends that the topics
-    have now. ``longest_pause``: seconds (6 to 86400) between two changes after which the group takes the program for
-    dead and gives its partitions to others. ``typed_json``: leave items of DynamoDB as they are on the topic, as exact
-    JSON text with DynamoDB's types, in place of Python values. ``keyrange``: such as ``-80``; pass over
-    the changes of Vitess' rows whose keyspace id is not in it.
+    JSON. A topic that a group adds later starts at its beginning. ``until_caught_up``: stop at the present ends of the
+    topics. ``longest_pause``: seconds (6 to 86400) between two changes after which the group considers the program dead
+    and gives its partitions to others. ``typed_json``: return DynamoDB items as they are on the topic, as exact JSON
+    text with DynamoDB's types, instead of Python values. ``keyrange``: such as ``-80``; skip changes of Vitess rows
+    whose keyspace id is outside.
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
-    positions, and the receiver has to do what is right without them (I9). By default a warning is logged.
-    ``on_undecodable`` is called with each record that is not a change, and an error that says why; by default that
-    error is raised.
+    positions, and the receiver has to cope without them (I9). By default a warning is logged. ``on_undecodable`` is
+    called with each record that is not a change, and an error that says why; by default that error is raised.
     """
 
     def __init__(
@@ -94,53 +97,49 @@ class Reception:
         on_gap: OnGap | None = None,
         on_undecodable: OnUndecodable | None = None,
     ) -> None:
-        """Connect, and join the group.
-
-        Raises ``ConfigError`` for wrong arguments, ``Unavailable`` if Kafka, a topic or the schema registry is.
-        """
+        """Connect, and join the group. Raises ``ConfigError`` for wrong arguments, and ``Unavailable``."""
         if not _SHORTEST_SESSION <= longest_pause <= _DAY:
             raise ConfigError(
-                f"longest_pause: {longest_pause:g} s is not possible: give {_SHORTEST_SESSION} to {_DAY} seconds"
+                f"longest_pause: {longest_pause:g} s is not possible: use {_SHORTEST_SESSION} to {_DAY} seconds"
             )
         config = config if isinstance(config, Config) else load(Path(config))
-        self._config = config
+        self.group, self.longest_pause, self.on_gap = group, longest_pause, on_gap
         self._gaps = config.internal("gaps")
-        self._longest_pause = longest_pause
-        self._typed_json = typed_json
-        self._on_gap = on_gap or _warn_of_gap
-        self._on_undecodable = on_undecodable
-        # Up to where records were passed on, of the partitions that are this program's.
+        # The offsets up to which records were passed on, for this program's partitions.
         self._reached: dict[Partition, int] = {}
-        # The ends to read its partitions to, if there are any, and those that are not read to them; None without any.
+        # The ends up to which to read, and the partitions that have not reached them; None without ends.
         self._ends: Mapping[Partition, int] | None = None
         self._unread: set[Partition] | None = None
         self._advanced_at = time.monotonic()
-        # The record that comes next, if it was read and failed.
+        # The next record, if reading it has failed.
         self._pending: Message | None = None
         named = topics_of_changes(config, topics)
-        self._keyrange = None if keyrange is None else key_range(config, named, keyrange)
-        # I1: a range has a group of its own, whose offsets pass over the changes of the others.
-        self._group = group if group is None or self._keyrange is None else f"{group}.{self._keyrange}"
+        wanted = None if keyrange is None else key_range(config, named, keyrange, asked_as="keyrange")
+        if self.group is not None and wanted is not None:
+            # I1: a key range has its own group, because its offsets skip the changes of other ranges.
+            self.group = f"{self.group}.{wanted}"
         with ExitStack() as stack:
             admin = kafka_topics.connect(config)  # raises a clear error if no broker can be reached
             read = [*named, self._gaps]
             self._same = SameTopics(admin, config, read)
-            name = self._group or f"{config.name}.changes"
+            self._reader_group = name = self.group or f"{config.name}.changes"
             offsets = GroupOffsets(config, "changes", read, name=name)
             stack.callback(offsets.close)
             if until_caught_up:
                 self._ends = _by_place(offsets.locate({})[1])
-            self._schemas = stack.enter_context(contextlib.closing(open_schemas(config)))
-            self._schemas.refresh()
+            schemas = stack.enter_context(contextlib.closing(open_schemas(config)))
+            schemas.refresh()
+            has_registry = config.schema_registry is not None
+            self._decoding = _Decoding(schemas, has_registry, typed_json, wanted, on_undecodable)
             settings = {
-                "auto.offset.reset": "error",  # removed records are lost changes (I1)
+                "auto.offset.reset": "error",  # removed records mean lost changes (I1)
                 "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
                 "max.poll.interval.ms": int(longest_pause * 1000),
                 "session.timeout.ms": int(min(longest_pause, _SESSION) * 1000),
             }
             self._consumer = open_reader(config, "changes", name, settings)
             stack.callback(self._consumer.close)
-            if group is None:
+            if self.group is None:
                 places = _by_place(_first_offsets(offsets, start)).items()
                 self._assign(self._consumer, [TopicPartition(*place, offset) for place, offset in places])
             else:
@@ -157,7 +156,7 @@ class Reception:
         self.close()
 
     def close(self) -> None:
-        """Leave the group and close the connections. What was not committed comes again."""
+        """Leave the group and close the connections. Uncommitted changes come again."""
         self._stack.close()
 
     def __iter__(self) -> Iterator[ReceivedChange]:
@@ -170,7 +169,7 @@ class Reception:
             if change is not None:
                 return change
             # A group waits for its slowest program before it gives partitions to a new one.
-            patience = _PATIENCE if self._unread is not None else _PATIENCE + self._longest_pause
+            patience = _PATIENCE if self._unread is not None else _PATIENCE + self.longest_pause
             if self._ends is not None and time.monotonic() - self._advanced_at > patience:
                 raise Unavailable(f"cannot read the topics to their ends: nothing arrived for {patience:g} s")
         raise StopIteration
@@ -189,12 +188,9 @@ class Reception:
                 return change
 
     def commit(self) -> None:
-        """Commit every change that was returned so far, so that no program of the group gets it again.
-
-        Raises ``Unavailable`` if that fails: those changes may come again, here or in another program of the group.
-        """
-        if self._group is None:
-            raise ConfigError("commit: name the group whose offsets are to be committed: changes(..., group=...)")
+        """Commit every change returned so far. After ``Unavailable`` they may come again, here or in other programs."""
+        if self.group is None:
+            raise ConfigError("commit: name the group whose offsets to commit: changes(..., group=...)")
         if not self._reached:
             return
         wanted = [with_id(*place, offset, self._same.ids) for place, offset in self._reached.items()]
@@ -202,22 +198,22 @@ class Reception:
             refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
         except KafkaException as error:
             raise Unavailable(
-                f"cannot commit the offsets of group {self._group}: {error.args[0].str()}; changes since the last "
-                "commit may come again"
+                f"cannot commit the offsets of group {self.group}: {error.args[0].str()}; changes since the last "
+                "commit may be delivered again"
             ) from error
 
     # ------------------------------------------------------------------ partitions
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """Begin with partitions, in the group at its offsets. Called by the client while it is polled."""
-        if self._group is not None and partitions:
+        """Start with partitions at the group's offsets. The client calls this while it is polled."""
+        if self.group is not None and partitions:
             partitions = consumer.committed(partitions, timeout=_PATIENCE)
             refuse_errors(partitions)
             self._same.compare(partitions)  # I1
         self._unread = set()
         for each in partitions:
             if each.offset < 0:
-                each.offset = EARLIEST  # it was added after the group's first start
+                each.offset = EARLIEST  # the partition was added after the group's first start
             place = each.topic, each.partition
             if self._ends is not None and each.offset < self._ends.get(place, EARLIEST):
                 self._unread.add(place)
@@ -242,50 +238,34 @@ class Reception:
     def _next_record(self, seconds: float) -> Message | None:
         try:
             found = self._consumer.poll(seconds)
-        except KafkaException as error:  # of a callback
-            raise Unavailable(f"cannot read the offsets of group {self._group}: {error.args[0].str()}") from error
-        for topic in self._same.created_again():  # the client goes on at the offset of the old one
+        except KafkaException as error:  # raised in a callback
+            raise Unavailable(f"cannot read the offsets of group {self.group}: {error.args[0].str()}") from error
+        for topic in self._same.created_again():  # the client continues at the old topic's offset
             raise RelayError(f"topic {topic} was created again: to read all its changes, {self._another_start()}")
         return found
 
     def _another_start(self) -> str:
-        offsets = f"delete the offsets of group {self._group} and " if self._group else ""
-        return f"{offsets}give another start"
+        offsets = f"delete the offsets of group {self.group} and " if self.group else ""
+        return f"{offsets}choose another start"
 
     def _read(self, message: Message) -> ReceivedChange | None:
-        """Return the change in a record, or None if it has none."""
+        """Return the change in a record, or None if it contains none."""
         place, offset, error = (message.topic() or "", message.partition() or 0), message.offset() or 0, message.error()
         if error is not None:
             if error.code() != KafkaError._PARTITION_EOF:
                 self._pending = None
                 raise self._failure(place, error)
-            # It lies behind the marker of the last transaction, which is never delivered.
+            # The end lies behind the marker of the last transaction, which is never delivered.
             self._advance(place, offset)
             return None
         value = message.value()
         change = None
         if value is not None:
             if place[0] == self._gaps:
-                self._on_gap(_gap(value, place, offset))
+                (self.on_gap or _warn_of_gap)(_gap(value, place, offset))
             else:
-                change = self._decode(message, value, place, offset)
+                change = self._decoding.change(message, value, place, offset)
         self._advance(place, offset + 1)
-        return change
-
-    def _decode(self, message: Message, value: bytes, place: Partition, offset: int) -> ReceivedChange | None:
-        try:
-            if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
-                raise UnknownFraming("the value has the framing of a schema registry, but the config has none")
-            change = read_change(decode(self._schemas, value, typed_json=self._typed_json), *place, offset)
-        except (UnknownFraming, UnknownSchema, Undecodable) as error:
-            named = type(error)(f"{place[0]}[{place[1]}] offset {offset}: {error}")
-            if self._on_undecodable is None:
-                raise named from error
-            self._on_undecodable(message, named)
-            return None
-        if self._keyrange is not None and change.key is not None:
-            shard = change.token.shard if change.token else None
-            return change if is_within(self._keyrange, change.keyspace_id, shard, change.table) else None
         return change
 
     def _failure(self, place: Partition, error: KafkaError) -> RelayError:
@@ -297,18 +277,45 @@ class Reception:
             )
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:
             return Unavailable(
-                f"group {self._group} took the partitions away, because more than {self._longest_pause:g} s passed "
-                "between two changes: what was not committed comes again; give a longer longest_pause"
+                f"group {self.group} took the partitions away, because more than {self.longest_pause:g} s passed "
+                "between two changes: changes that were not committed will be delivered again; increase longest_pause"
             )
-        return Unavailable(f"cannot read {where}: {error.str()}")
+        return read_failure(error, place, self._reader_group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoding:
+    """Turns records into changes. For the fields, see `Reception`."""
+
+    schemas: "PublishedSchemas"
+    has_registry: bool
+    typed_json: bool
+    keyrange: KeyRange | None
+    on_undecodable: OnUndecodable | None
+
+    def change(self, message: Message, value: bytes, place: Partition, offset: int) -> ReceivedChange | None:
+        """Return the change in a record; None if the record is not a change, or is outside the key range."""
+        try:
+            if value.startswith(CONFLUENT_MARK) and not self.has_registry:
+                raise UnknownFraming("the value has the framing of a schema registry, but the config has none")
+            change = read_change(decode(self.schemas, value, typed_json=self.typed_json), *place, offset)
+        except (UnknownFraming, UnknownSchema, Undecodable) as error:
+            named = type(error)(f"{place[0]}[{place[1]}] offset {offset}: {error}")
+            if self.on_undecodable is None:
+                raise named from error
+            self.on_undecodable(message, named)
+            return None
+        if self.keyrange is not None and change.key is not None:
+            shard = change.token.shard if change.token else None
+            return change if is_within(self.keyrange, change.keyspace_id, shard, change.table) else None
+        return change
 
 
 changes = Reception
-"""Opens the changes on topics."""
+"""Opens the stream of changes on topics."""
 
 
 def read_change(fields: Mapping[str, Any], topic: str, partition: int, offset: int) -> ReceivedChange:
-    """Return a decoded change and its place."""
     snapshot, transaction = fields["snapshot"], fields["transaction"]
     return ReceivedChange(
         event_id=fields["event_id"],
@@ -336,7 +343,7 @@ def read_change(fields: Mapping[str, Any], topic: str, partition: int, offset: i
 def _begin_group(offsets: GroupOffsets, start: str, ids: Mapping[str, str]) -> None:
     """Commit ``start`` for a group without offsets, so that all its programs start there, even after a crash.
 
-    ``ids``: the ids of the topics, from before ``start`` is looked up.
+    ``ids``: the ids of the topics, read before ``start`` is resolved.
     """
     if offsets.committed() is not None:
         return
@@ -344,11 +351,11 @@ def _begin_group(offsets: GroupOffsets, start: str, ids: Mapping[str, str]) -> N
         offsets.commit(_first_offsets(offsets, start), ids=ids, wait=True)  # I1
     except Unavailable:
         if offsets.committed() is None:
-            raise  # else another program of the group was first
+            raise  # otherwise another program of the group was first
 
 
 def _first_offsets(offsets: GroupOffsets, start: str) -> Offsets:
-    """Return where to begin; where records were removed, not behind them, so that reading them fails (I1)."""
+    """Return where to begin. Removed records are not skipped, so that reading them fails (I1)."""
     return with_beginnings(offsets.resolve(start, option="start"), offsets.locate({})[0])
 
 

@@ -1,6 +1,6 @@
 """Reads ``<name>.checkpoints``, the only record of the relay's progress.
 
-The number of partitions is part of the contract between workers: murmur2 of a record's key gives its partition, and so
+The number of partitions is a contract between workers: the murmur2 hash of a record's key gives its partition, and so
 the owner of its shard.
 """
 
@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from contextlib import closing
 from functools import lru_cache, partial
 from typing import Any
 
@@ -24,18 +25,19 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from relay.config import Config
 from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
 from relay.kafka.freshness import Freshness, Moment
 from relay.kafka.keys import partition
 from relay.kafka.partition_offsets import refresh_metadata
-from relay.kafka.topics import CHECKPOINT_PARTITIONS
+from relay.kafka.topics import CHECKPOINT_PARTITIONS, connect, list_topics
 from relay.kafka.transient_errors import is_transient
 from relay.records import CommittedRecords, owner_key
 
 log = logging.getLogger(__name__)
 
 _READ_PATIENCE = 60.0
-"""Seconds without progress after which a command gives up reading."""
+"""Seconds without progress after which a command stops waiting."""
 
 _TELL_AFTER = 2.0  # seconds without progress
 
@@ -44,27 +46,30 @@ _ASK_TIMEOUT = 5.0  # seconds, for the end offsets
 
 @lru_cache(maxsize=1 << 16)
 def partition_of(key: bytes) -> int:
-    """Return the partition of a checkpoint or plan record."""
     return partition(key, CHECKPOINT_PARTITIONS)
 
 
 OWNER_KEYS = {partition_of(key): key for key in map(owner_key, range(512))}
-"""By partition, the key of the record of its owner."""
+"""The key of the record that names the owner of each partition."""
 
 
 def read_checkpoints(client: Mapping[str, Any], topic: str, patience: float = _READ_PATIENCE) -> CheckpointView:
-    """Return a view that has read ``topic`` to its end; the caller closes it. Raises what ``require_end`` does."""
-    view = CheckpointView(client, topic)
-    try:
+    """Return a closed view that has read ``topic`` to its end. Raises as ``require_end`` does."""
+    with closing(CheckpointView(client, topic)) as view:
         view.require_end(range(CHECKPOINT_PARTITIONS), patience)
-    except BaseException:
-        view.close()
-        raise
-    return view
+        return view
+
+
+def committed_records(config: Config, admin: AdminClient | None = None) -> CommittedRecords:
+    """Return what the relay of ``config`` has committed: nothing before its first run. Raises ``Unavailable``."""
+    topic = config.internal("checkpoints")
+    if topic not in list_topics(admin or connect(config), config):
+        return CommittedRecords()
+    return read_checkpoints(config.kafka.client(), topic)
 
 
 class StopRequested(Exception):
-    """The relay was asked to stop while it waited for Kafka. Nothing was written in that wait."""
+    """The relay was asked to stop while it waited for Kafka. Nothing was written during that wait."""
 
 
 class CheckpointView(CommittedRecords):
@@ -86,18 +91,18 @@ class CheckpointView(CommittedRecords):
     ) -> None:
         super().__init__()
         self.topic = topic
-        self.group = f"{topic}.view"  # never joined, never committed to
+        self.group = f"{topic}.view"  # the group is never joined or committed to
         self.stopping = stopping
         self.clock = clock
-        # How many records were read.
+        # The number of records read.
         self.records = 0
         # The next offset to read, per partition; also moves past transaction markers.
-        self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
-        # The last record read of each key, not applied yet: most records are replaced by a later one of their key.
+        self.positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
+        # The last record read of each key, not yet applied: later records replace most of the earlier ones.
         self._unapplied: dict[bytes, tuple[int, int, bytes | None]] = {}
         self._admin = AdminClient(dict(client))
-        self._freshness = Freshness(
-            topic, self._positions, partial(self._ask_ends, list(self._positions)), clock=clock, wall=wall
+        self.freshness = Freshness(
+            topic, self.positions, partial(self._ask_ends, list(self.positions)), clock=clock, wall=wall
         )
         self._consumer = Consumer(
             {
@@ -112,34 +117,25 @@ class CheckpointView(CommittedRecords):
                 "fetch.min.bytes": 1 << 20,
             }
         )
-        self._consumer.assign([TopicPartition(topic, p, 0) for p in self._positions])
+        self._consumer.assign([TopicPartition(topic, p, 0) for p in self.positions])
 
     def close(self) -> None:
         self._consumer.close()
 
-    def position(self, partition: int) -> int:
-        """Return the next offset to read in ``partition``."""
-        return self._positions[partition]
-
-    @property
-    def read_at(self) -> dict[int, float]:
-        """By partition, a monotonic time: everything that was committed to it by then is in the view (I10)."""
-        return self._freshness.read_at
-
     def poll(self, timeout: float = 0.0) -> None:
-        """Apply the records that have arrived, waiting at most ``timeout`` seconds for the first."""
+        """Apply the records that have arrived; wait up to ``timeout`` seconds for the first."""
         self._take(timeout)
-        self._freshness.poll()
+        self.freshness.poll()
         self._apply()
 
     def read_to_end(self, partitions: Collection[int], timeout: float) -> bool:
         """Read ``partitions`` to their present ends; return False if that takes longer than ``timeout`` seconds.
 
         The end is the high watermark, not the last stable offset: the markers of a just committed transaction may reach
-        this topic after they reach the group's offsets, and until then a reader would miss its records (I3). Raises
+        this topic later than the group's offsets, and until then a reader would miss its records (I3). Raises
         ``StopRequested``.
         """
-        asked_at, deadline = self._freshness.now(), self.clock() + timeout
+        asked_at, deadline = self.freshness.now(), self.clock() + timeout
         ends = self._ends(partitions, deadline)
         if ends is None:
             return False
@@ -149,25 +145,25 @@ class CheckpointView(CommittedRecords):
         return self._finish(ends, asked_at)
 
     def require_end(self, partitions: Collection[int], patience: float) -> None:
-        """Read ``partitions`` to their end, as `read_to_end`, however long that takes while it advances.
+        """Read ``partitions`` to their end, like `read_to_end`, however long that takes while it makes progress.
 
         Raises ``Unavailable`` if nothing is read for ``patience`` seconds, and ``StopRequested``.
         """
-        asked_at = self._freshness.now()
+        asked_at = self.freshness.now()
         ends = self._ends(partitions, self.clock() + patience)
         if ends is None:
             raise Unavailable(f"cannot read topic {self.topic}: no answer about its end offsets for {patience:.0f} s")
         advanced_at = self.clock()
         before: dict[int, int] = {}
         is_told = False
-        # Only what is missing counts as progress: other partitions may grow for ever.
+        # Only the missing partitions count as progress: others may grow for ever.
         while missing := self._missing(ends):
             waited = self.clock() - advanced_at
             if missing != before:
                 advanced_at, before = self.clock(), missing
             elif waited > patience:
                 raise Unavailable(
-                    f"cannot read topic {self.topic} to its end: nothing could be read for {patience:.0f} s in "
+                    f"cannot read topic {self.topic} to its end: no progress for {patience:.0f} s in "
                     f"{_listed(missing, ends)}"
                 )
             elif waited > _TELL_AFTER and not is_told:
@@ -183,7 +179,7 @@ class CheckpointView(CommittedRecords):
         self._finish(ends, asked_at)
 
     def require_topic(self) -> None:
-        """Raise ``Unavailable`` if the broker says that the topic, which was there, no longer is."""
+        """Raise ``Unavailable`` if the broker says that the topic was deleted."""
         asked = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=1.0)
         try:
             asked[self.topic].result()
@@ -192,9 +188,9 @@ class CheckpointView(CommittedRecords):
                 raise checkpoints_deleted(self.topic) from error
 
     def watch(self, partitions: Collection[int]) -> Callable[[], bool]:
-        """Return what says whether everything that was committed to ``partitions`` before this call is in the view.
+        """Return a function that says whether the view has everything committed to ``partitions`` before this call.
 
-        It never waits: `poll` reads on. It raises ``Unavailable`` if the broker refuses to tell the end offsets.
+        It never waits: `poll` does the reading. Raises ``Unavailable`` if the broker refuses to return end offsets.
         """
         asked = self._ask_ends(partitions, _ASK_TIMEOUT)
         ends: dict[int, int] | None = None
@@ -210,16 +206,16 @@ class CheckpointView(CommittedRecords):
         return is_seen
 
     def _finish(self, ends: Mapping[int, int], asked_at: Moment) -> bool:
-        """Apply what was read, and return whether that is everything before ``ends``."""
+        """Apply the records read so far; return whether they include everything before ``ends``."""
         missing = self._missing(ends)
         for p in ends.keys() - missing.keys():
-            self._freshness.reached(p, asked_at)
+            self.freshness.reached(p, asked_at)
         self._apply()
         return not missing
 
     def _missing(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Return the partitions that are not read to ``ends``, with the next offset of each."""
-        return {p: at for p, end in ends.items() if (at := self._positions[p]) < end}
+        """Return the partitions not yet read to ``ends``, with the next offset of each."""
+        return {p: at for p, end in ends.items() if (at := self.positions[p]) < end}
 
     def _ends(self, partitions: Collection[int], deadline: float) -> dict[int, int] | None:
         """Return the high watermarks, or None if the broker does not answer in time."""
@@ -235,11 +231,11 @@ class CheckpointView(CommittedRecords):
             time.sleep(0.1)
 
     def _answered(self, asked: Mapping[TopicPartition, Future[Any]]) -> dict[int, int] | None:
-        """Wait for the answers, and return the ends, or None if the broker has to be asked again."""
+        """Wait for the answers; return the ends, or None if the broker has to be asked again."""
         try:
             ends = {where.partition: future.result().offset for where, future in asked.items()}
         except KafkaException as error:
-            # Leaders move, and not every broker knows the leaders of a new topic at once.
+            # Leaders move, and not every broker immediately knows the leaders of a new topic.
             if not is_transient(error.args[0]):
                 raise Unavailable(f"topic {self.topic}: cannot look up its end offsets: {error}") from error
             return None
@@ -259,7 +255,7 @@ class CheckpointView(CommittedRecords):
             raise StopRequested
 
     def _take(self, timeout: float) -> None:
-        """Take the records that have arrived, waiting at most ``timeout`` seconds for the first."""
+        """Take the records that have arrived; wait up to ``timeout`` seconds for the first."""
         first = self._consumer.poll(timeout)  # consume() would wait for a thousand
         if first is not None:
             self._keep(first)
@@ -271,7 +267,7 @@ class CheckpointView(CommittedRecords):
         where, offset = message.partition(), message.offset()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF and where is not None and offset is not None:
-                self._positions[where] = max(self._positions[where], offset)
+                self.positions[where] = max(self.positions[where], offset)
                 return
             if is_transient(error):
                 return
@@ -283,13 +279,13 @@ class CheckpointView(CommittedRecords):
             raise RelayError(
                 f"{self.topic}[{where}] offset {offset}: the record has no key; the relay did not write it"
             )
-        self._freshness.require_same(where, self._positions[where], offset)  # a new topic is read from its start
-        self._positions[where] = offset + 1
+        self.freshness.require_same(where, self.positions[where], offset)  # a new topic is read from its start
+        self.positions[where] = offset + 1
         self.records += 1
         self._unapplied[key] = where, offset, message.value()
 
     def _apply(self) -> None:
-        """Apply what was taken: the last record of each key, since the ones before it no longer hold."""
+        """Apply the records taken: only the last of each key, because it replaces earlier ones."""
         unapplied, self._unapplied = self._unapplied, {}
         for key, (where, offset, value) in unapplied.items():
             try:

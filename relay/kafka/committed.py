@@ -1,4 +1,4 @@
-"""Reads the committed records of topics, to their ends or without end. The worker does not use it."""
+"""Reads committed records of topics, to their ends or for ever. The worker does not use it."""
 
 import contextlib
 import time
@@ -9,12 +9,12 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
-from relay.errors import Unavailable
+from relay.errors import Unavailable, group_refused
 from relay.kafka import topics
 from relay.kafka.partition_offsets import Partition, offset_bounds
 
 _PATIENCE = 60.0
-"""Seconds without progress after which a read to the end gives up."""
+"""Seconds without progress after which a read to the end fails."""
 
 _TIMES_WITHIN = 30.0  # seconds
 
@@ -24,7 +24,7 @@ def read_all_committed(
 ) -> Iterator[Message]:
     """Yield all committed records of ``topic`` up to its present end; none if it does not exist.
 
-    ``isolation``: which end; READ_UNCOMMITTED waits for the transactions that are open now. Raises ``Unavailable``.
+    ``isolation``: which end; READ_UNCOMMITTED waits for transactions that are open now. Raises ``Unavailable``.
     """
     found = topics.list_topics(admin, config).get(topic)
     if found is None:
@@ -34,9 +34,9 @@ def read_all_committed(
 
 
 def open_reader(config: Config, client: str, group: str, settings: Mapping[str, Any]) -> Consumer:
-    """Return a consumer of committed records that reports the ends of partitions, and stores no offsets by itself.
+    """Return a consumer of committed records that reports the ends of partitions and stores no offsets by itself.
 
-    ``client``: its name, as `Config.client` takes it. ``settings``: more of librdkafka's.
+    ``client``: its name, for `Config.client`. ``settings``: more settings for librdkafka.
     """
     common = {
         "group.id": group,
@@ -44,7 +44,7 @@ def open_reader(config: Config, client: str, group: str, settings: Mapping[str, 
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
         "isolation.level": "read_committed",  # I3
-        # Until it fetches again after its queue was full. In the second that is the default the queue runs empty.
+        # The pause before it fetches again after its queue was full. The default is a second, in which it runs empty.
         "fetch.queue.backoff.ms": 20,
     }
     return Consumer({**config.client(client), **common, **settings}, logger=topics.SILENT_LOG)
@@ -56,10 +56,11 @@ def read_committed(
     """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 
     ``ends``: the first and the end offset to read of each partition. ``exit_at_end``: stop at the end offsets, however
-    long that takes while records arrive. ``flush``: is called whenever no record is waiting.
+    long that takes while records arrive. ``flush``: called whenever no record is waiting.
     """
     # librdkafka requires a group. Partitions are assigned and nothing is committed, so it never exists.
-    consumer = open_reader(config, "tail", f"{config.name}.tail", {"auto.offset.reset": "earliest"})
+    group = f"{config.name}.tail"
+    consumer = open_reader(config, "tail", group, {"auto.offset.reset": "earliest"})
     with contextlib.closing(consumer):
         consumer.assign([TopicPartition(*where, first) for where, (first, _) in ends.items()])
         unread = {where for where, (first, end) in ends.items() if first < end}
@@ -74,13 +75,12 @@ def read_committed(
                     left = ", ".join(f"{topic}[{number}]" for topic, number in sorted(unread)[:3])
                     raise Unavailable(f"cannot read {left} to the end: nothing arrived for {_PATIENCE:.0f} s")
                 continue
-            where = (message.topic() or "", message.partition() or 0)
+            problem, where = message.error(), (message.topic() or "", message.partition() or 0)
+            if problem is not None and problem.code() != KafkaError._PARTITION_EOF:
+                raise read_failure(problem, where, group)
             if where in unread:  # others may grow for ever
                 advanced_at = time.monotonic()
             offset, end = message.offset() or 0, ends[where][1]
-            problem = message.error()
-            if problem is not None and problem.code() != KafkaError._PARTITION_EOF:
-                raise Unavailable(f"cannot read {where[0]}[{where[1]}]: {problem.str()}")
             if problem is None and not (exit_at_end and offset >= end):
                 yield message
             # The last offset may be a transaction marker, which is never delivered: the end is reached with the record
@@ -90,8 +90,16 @@ def read_committed(
         flush()
 
 
+def read_failure(error: KafkaError, where: tuple[str, int], group: str) -> Unavailable:
+    """Return the error to raise for a failed read of a partition; without a topic, of all that ``group`` reads."""
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return group_refused(group)
+    topic, partition = where
+    return Unavailable(f"cannot read {f'{topic}[{partition}]' if topic else 'the topics'}: {error.str()}")
+
+
 def times_at(config: Config, offsets: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], float]:
-    """Return the time, in seconds, of the first record of each partition from an offset on, if there is one."""
+    """Return the time, in seconds, of the first record of each partition from an offset on, where there is one."""
     found: dict[tuple[str, str], float] = {}
     consumer = open_reader(config, "times", f"{config.name}.times", {})
     with contextlib.closing(consumer):
@@ -100,11 +108,11 @@ def times_at(config: Config, offsets: Mapping[tuple[str, str], int]) -> dict[tup
         deadline = time.monotonic() + _TIMES_WITHIN
         while len(seen) < len(offsets) and time.monotonic() < deadline:
             message = consumer.poll(0.5)
-            if message is None:
+            if message is None or message.topic() is None:  # an error of the group belongs to no partition
                 continue
             where = message.topic() or "", str(message.partition())
             if message.error() is None and where not in seen and (at := message.timestamp()[1]) > 0:
                 found[where] = at / 1000
             seen.add(where)
-            consumer.pause([TopicPartition(where[0], int(where[1]))])  # or others would wait for all of its records
+            consumer.pause([TopicPartition(where[0], int(where[1]))])  # otherwise they wait for all its records
     return found

@@ -7,7 +7,7 @@ by default ends after 1 GiB or a week: until then, everything written is read at
 from collections.abc import Mapping
 
 DELETIONS_KEPT = 3600.0
-"""How many seconds Kafka keeps the record of a deletion at least, so that every reader sees it (I4)."""
+"""The least number of seconds that Kafka keeps the record of a deletion, so that every reader sees it (I4)."""
 
 _DELETIONS = "delete.retention.ms"
 
@@ -17,25 +17,25 @@ PROMPT = {
     "segment.bytes": str(1 << 20),
     # Also ends a segment that grows slowly, and has it compacted although little of it is obsolete.
     "max.compaction.lag.ms": str(10 * 60 * 1000),
-    # The markers of transactions stay as long as deletions, one for each checkpoint. The default is a day.
+    # Transaction markers, one per checkpoint, are kept as long as deletions. The default is a day.
     _DELETIONS: str(int(DELETIONS_KEPT * 1000)),
 }
-"""The settings of such a topic."""
+"""The settings of a topic that is compacted soon."""
 
 
 _LAG = "min.compaction.lag.ms"
 _BEHIND = 7 * 24 * 3600 * 1000
-"""Milliseconds that a consumer may be behind a compacted topic of changes, as long as the default retention."""
+"""Milliseconds that a consumer of a compacted topic may be behind, equal to the default retention."""
 
 
 def advice(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], bootstrap_servers: str) -> str:
-    """Return why ``topic`` is compacted too late or too soon, and what to do; empty if it is not."""
+    """Return why ``topic`` is compacted too late or too soon, and what to do; empty if it is fine."""
     if "compact" in found.get("cleanup.policy", "") and "cleanup.policy" not in wanted:
         if int(found.get(_LAG, 0)) >= _BEHIND:
             return ""
         return (
             f"it is compacted and has {_LAG}={found.get(_LAG, 0)}: a consumer that is further behind misses changes "
-            "that later ones of their items have replaced, and deletions of which only the null is left: "
+            f"that later changes of the item have replaced, and deletions that left only a null: "
             f"{_command(topic, {_LAG: str(_BEHIND)}, bootstrap_servers)}"
         )
     larger = {name: value for name, value in _limits(wanted).items() if int(found.get(name, value)) > int(value)}
@@ -43,19 +43,19 @@ def advice(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], boot
         return ""
     settings = ", ".join(f"{name}={found[name]}" for name in larger)
     return (
-        f"it has {settings}, so Kafka compacts it late, and starts, `relay status` and `relay reset` take ever longer: "
-        f"{_command(topic, larger, bootstrap_servers)}"
+        f"it has {settings}, so Kafka compacts it late, and starting, `relay status` and `relay reset` take ever "
+        f"longer: {_command(topic, larger, bootstrap_servers)}"
     )
 
 
 def forgetting(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], bootstrap_servers: str) -> str:
-    """Return why a reader of ``topic`` may miss that a record was deleted; empty if it cannot."""
+    """Return why a reader of ``topic`` may miss the deletion of a record; empty if it cannot."""
     limits = _limits(wanted)
     if _DELETIONS not in limits or int(found.get(_DELETIONS, limits[_DELETIONS])) >= int(limits[_DELETIONS]):
         return ""
     return (
         f"topic {topic!r} has {_DELETIONS}={found[_DELETIONS]} but needs {limits[_DELETIONS]}: a worker that reads it "
-        f"slowly would go on from checkpoints that were deleted: "
+        f"slowly would continue from deleted checkpoints: "
         f"{_command(topic, {_DELETIONS: limits[_DELETIONS]}, bootstrap_servers)}"
     )
 

@@ -1,4 +1,4 @@
-"""Which topics were deleted and created again, as their ids tell. Imports no client of Kafka."""
+"""Recognizes topics that were deleted and created again, by their ids. Imports no Kafka client."""
 
 from collections.abc import Mapping
 
@@ -7,5 +7,5 @@ NO_ID = "A" * 22
 
 
 def created_again(known: Mapping[str, str], ids: Mapping[str, str]) -> dict[str, str]:
-    """Return the new ids of topics that have other ``ids`` than are ``known``. One that had none may be the same."""
+    """Return the new ids of topics whose ``ids`` differ from the ``known`` ones. One that had none may be the same."""
     return {topic: number for topic, number in ids.items() if known.get(topic, NO_ID) not in (NO_ID, number)}

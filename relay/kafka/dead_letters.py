@@ -1,7 +1,7 @@
-"""Writes dead letters: the complete changes that could only be published as a stub, to ``<name>.dead_letters``.
+"""Writes dead letters to ``<name>.dead_letters``: complete changes that could only be published as stubs.
 
-Their format is a contract, described in ``schemas/README.md``. ``spark_consumers.dead_letters`` writes the consumers';
-``relay.operations.dead_letters`` reads both.
+Their format is a contract, described in ``schemas/README.md``. ``spark_consumers.dead_letters`` writes those of
+consumers; ``relay.operations.dead_letters`` reads both.
 """
 
 import json
@@ -21,9 +21,9 @@ from relay.kafka.limits import Headers, record_size, too_small
 TOO_LARGE = "too large"
 NOT_ENCODABLE = "not encodable"
 REDRIVEN_SUFFIX = b"/redriven"
-"""The suffix of the key of the record that marks a dead letter as redriven."""
+"""The key suffix of the record that marks a dead letter as redriven."""
 DISMISSED_SUFFIX = b"/dismissed"
-"""The suffix of the key of the record that marks a dead letter as one that a person has decided not to redrive."""
+"""The key suffix of the record that marks a dead letter as dismissed, because a person decided not to redrive it."""
 
 _LONGEST_DETAIL = 1000
 
@@ -34,7 +34,7 @@ class RecordSender(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """The record of a change's stub, which a redrive follows: topic, partition, record key and headers."""
+    """Topic, partition, record key and headers of the stub that a redrive completes."""
 
     topic: str
     partition: int
@@ -61,10 +61,10 @@ class DeadLetterWriter:
         detail: str,
         encoding: Literal["avro", "json"],
     ) -> int:
-        """Send the complete ``change``, in chunks if it does not fit into one record. Return the bytes sent.
+        """Send the complete ``change``, in chunks if it does not fit into one record. Return the number of bytes sent.
 
         ``encoded``: the change in ``encoding``. ``item_key``: the full primary key as JSON. Raises ``RelayError`` if
-        the topic does not even take the headers.
+        even the headers are too large for the topic.
         """
         token, snapshot = change.token, change.snapshot
         headers: Headers = [
@@ -80,13 +80,13 @@ class DeadLetterWriter:
             ("partition", str(place.partition).encode()),
             ("record_key", place.key),
             ("encoding", encoding.encode()),
-            *place.headers,  # event_id and token
+            *place.headers,  # bytes of event_id and token
         ]
         smallest = record_size(b"0", _chunk_key(change, 1 << 20), [*headers, ("chunk", b"0" * 20)])
         if smallest > self.largest:
             raise RelayError(
-                f"source {change.source}: the {change.operation} of {change.table}, event {change.event_id}, is a dead "
-                f"letter ({reason}), whose headers alone take {smallest} bytes, but "
+                f"source {change.source}: the {change.operation} of {change.table}, event {change.event_id}, becomes "
+                f"a dead letter ({reason}) whose headers alone take {smallest} bytes, but "
                 f"{too_small(self.topic, self.largest, smallest)}"
             )
         room = self.largest - smallest + 1

@@ -1,7 +1,7 @@
 """How far behind its topic a reader is, partition by partition.
 
-A consumer says nothing while a broker is out of its reach, and a process does not notice that it was paused. So the
-ends of all partitions are asked for every few seconds, by another connection, and compared with what was read.
+A consumer reports nothing while it cannot reach a broker, and a process does not notice that it was paused. So another
+connection asks for the ends of all partitions every few seconds, and they are compared with what was read.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ AskForEnds = Callable[[float], Mapping[TopicPartition, "Future[Any]"]]
 
 
 class MissedDeletions(RelayError):
-    """What was read may differ from what the topic has now, which has to be read from its start.
+    """The records read may differ from the topic's present records, so the topic has to be read from its start.
 
-    A partition was not read for so long that deletions in it may be gone, or it ends before the last offset read.
+    A partition was not read for so long that deletions in it may be gone, or it now ends before the last offset read.
     """
 
 
@@ -45,7 +45,7 @@ class Moment:
 
 
 class Freshness:
-    """Used by the thread that reads. ``positions``: the next offset to read, per partition."""
+    """How fresh a reader is, for its own thread. ``positions``: the next offset to read of each partition."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class Freshness:
         self.wall = wall
         self._positions = positions
         self._ask = ask
-        # Everything that was in the partition at this moment is read.
+        # Everything that was in the partition at this moment has been read.
         self._read_at = dict.fromkeys(positions, self.now())
-        # Ends that are not read yet, and when they were asked for.
+        # Ends that are not reached yet, and when they were asked for.
         self._ends: dict[int, tuple[Moment, int]] = {}
         self._asking: tuple[Moment, Mapping[int, int], Mapping[TopicPartition, Future[Any]]] | None = None
         self._ask_at = 0.0
@@ -73,7 +73,7 @@ class Freshness:
 
     @property
     def read_at(self) -> dict[int, float]:
-        """By partition, a monotonic time: everything that was in it by then is read."""
+        """By partition, a monotonic time: everything in the partition at that time has been read."""
         return {partition: moment.monotonic for partition, moment in self._read_at.items()}
 
     def poll(self) -> None:
@@ -89,12 +89,12 @@ class Freshness:
                 self.reached(partition, asked_at)
 
     def reached(self, partition: int, asked_at: Moment) -> None:
-        """The end that ``partition`` had at ``asked_at`` is read. Raises ``MissedDeletions``."""
+        """Record that the end of ``partition`` at the time ``asked_at`` was reached. Raises ``MissedDeletions``."""
         unread = self._read_at[partition].until(self.now())
         if unread > _LONGEST_UNREAD:  # I4
             raise MissedDeletions(
-                f"{self.topic}[{partition}] was not read for {unread:.0f} s, because this process was paused or a "
-                f"broker was out of its reach. Kafka keeps deletions for {DELETIONS_KEPT:.0f} s at least"
+                f"{self.topic}[{partition}] was not read for {unread:.0f} s, because this process was paused or could "
+                f"not reach a broker. Kafka keeps deletions for at least {DELETIONS_KEPT:.0f} s"
             )
         if asked_at.monotonic > self._read_at[partition].monotonic:
             self._read_at[partition] = asked_at
@@ -114,8 +114,8 @@ class Freshness:
             return
         self._asking = None
         for where, answer in answers.items():
-            # A partition without an answer is not known to be read; a timed-out request gives offset -1001.
+            # A partition that gave no answer may not have been read to its end; a timed-out request gives offset -1001.
             if answer.exception() is None and (end := answer.result().offset) >= 0:
                 self.require_same(where.partition, positions[where.partition], end)
-                # An end that is not reached yet stays: a later one would never be, while the partition grows.
+                # An end that is not reached yet stays: while the partition grows, a later end might never be reached.
                 self._ends.setdefault(where.partition, (asked_at, end))

@@ -1,4 +1,4 @@
-"""Consumer groups, seen from outside: the workers and the checkpoint partitions that each owns; a consumer's lag."""
+"""Consumer groups seen from outside: workers, the checkpoint partitions that each owns, and consumers' lag."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker. ``host``: its address, as the broker sees it. ``partitions``: the checkpoint partitions it owns."""
+    """A worker. ``host``: its address as the broker sees it. ``partitions``: the checkpoint partitions that it owns."""
 
     id: str
     client: str
@@ -35,8 +35,8 @@ class Member:
 def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
     """Return the members of ``group``, sorted by id; none if the group does not exist. Raises ``Unavailable``.
 
-    A killed worker remains a member until its session times out. Do not use it in a process that has to stay alive:
-    librdkafka 2.16 ends it with an assertion if the coordinator goes away meanwhile.
+    A killed worker remains a member until its session times out. Do not call this in a process that has to stay alive:
+    librdkafka 2.16 aborts the process with an assertion if the coordinator goes away meanwhile.
     """
 
     def ask() -> list[Member]:
@@ -62,11 +62,11 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
 def offsets_behind(
     admin: AdminClient, config: Config, group: str, names: Iterable[str], *, others: bool = False
 ) -> int | None:
-    """Return how far the committed offsets of ``group`` are from the ends of its topics, in all partitions.
+    """Return how many offsets the commits of ``group`` are behind the ends of its topics, in all partitions.
 
-    ``names``: its topics. ``others``: whether all that it has committed are, too. A partition that it has not committed
-    counts from its first offset. None if it has committed none. The end of a transaction takes an offset, too. Raises
-    ``Unavailable``, also if Kafka does not say within some seconds.
+    ``names``: its topics. ``others``: also count other topics in which it has commits. A partition without a commit
+    counts from its first offset. Return None if it has no commits. The end of a transaction takes an offset, too.
+    Raises ``Unavailable``, also if Kafka does not answer within some seconds.
     """
     deadline = monotonic() + _REQUEST_TIMEOUT
 

@@ -1,4 +1,4 @@
-"""The offsets of a Kafka group, and what a reader of topics may start at: a word, an ISO time, or offsets as JSON."""
+"""The offsets of a Kafka group, and the start of a reader of topics: a word, an ISO time, or offsets as JSON."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._topic import TopicDescription
 
 from relay.config import Config
-from relay.config.fields import start_time
+from relay.config.value_types import start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.committed import open_reader
 from relay.kafka.created_again import NO_ID, created_again
@@ -23,16 +23,16 @@ from relay.kafka.topics import connect
 from relay.kafka.transient_errors import is_transient
 
 EARLIEST, LATEST = -2, -1
-"""Spark's codes for the beginning and the end of a partition."""
+"""Spark's numbers for the beginning and the end of a partition."""
 
 Offsets = dict[str, dict[str, int]]
-"""By topic and partition, as in Spark's JSON, the batch lines and ``--from``."""
+"""Offsets by topic and partition, as in Spark's JSON, the log lines of batches and ``--from``."""
 
 Answers = Mapping[str, Future[TopicDescription]]
-"""What brokers say of topics, once they have answered."""
+"""The pending answers of brokers about topics."""
 
 _TIMEOUT = 15.0  # seconds
-_GRACE = 5.0  # seconds more, in which the client says that no broker has answered
+_GRACE = 5.0  # additional seconds, in which the client reports that no broker has answered
 _STEP = 0.1
 
 
@@ -41,7 +41,7 @@ def group(config: Config, consumer: str) -> str:
 
 
 def own_name(config: Config, consumer: str) -> str:
-    """Return what a consumer is called in its group and its folder: several caches of a relay have their names."""
+    """Return the name of a consumer in its group and its folder: several caches of a relay each have their own name."""
     if consumer == "cache" and config.cache is not None and config.cache.name is not None:
         return f"{consumer}.{config.cache.name}"
     return consumer
@@ -57,20 +57,17 @@ def count_between(begin: Offsets, end: Offsets) -> int:
 
 
 def up_to(offsets: Offsets, ends: Offsets) -> Offsets:
-    """Return ``offsets`` that are not past ``ends``."""
+    """Return ``offsets``, cut at ``ends``."""
     return {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in offsets.items()}
 
 
 def with_beginnings(offsets: Offsets, beginnings: Offsets) -> Offsets:
-    """Return ``offsets`` with ``beginnings`` in place of -2. One whose record was removed stays as it is."""
+    """Return ``offsets`` with ``beginnings`` instead of -2. An offset whose record was removed stays as it is."""
     return {t: {p: beginnings[t][p] if o == EARLIEST else o for p, o in ps.items()} for t, ps in offsets.items()}
 
 
 def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> set[str]:
-    """Return the topics that were created again since some of these offsets were committed. ``ids``: the present ones.
-
-    Offsets that were committed without an id say nothing.
-    """
+    """Return the topics whose ``ids`` differ from those committed with offsets. Offsets without an id are ignored."""
     return {
         each.topic
         for each in committed  # partition by partition: programs of one group may have seen different topics
@@ -78,22 +75,20 @@ def read_before(committed: Iterable[TopicPartition], ids: Mapping[str, str]) -> 
     }
 
 
-def consumer_addresses(config: Config) -> list[str]:
-    """Return where the consumers of a config serve their status, as their groups say (`Noted`). Raises ``Unavailable``.
-
-    All of them read the gaps topic.
-    """
+def consumer_addresses(config: Config) -> dict[str, list[str]]:
+    """Return where consumers serve their status, as their offsets of the gaps topic say. Raises ``Unavailable``."""
     kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
-    found: list[str] = []
+    found: dict[str, list[str]] = {}
     failed: KafkaException | None = None
     for kind in (kind for kind, section in kinds.items() if section is not None):
         try:
             with contextlib.closing(open_reader(config, "status", group(config, kind), {})) as consumer:
                 committed = consumer.committed([TopicPartition(config.internal("gaps"), 0)], timeout=_TIMEOUT)
             refuse_errors(committed)
-            found += [each.http for each in map(noted, committed) if each.http]
+            for address in {each.http for each in map(noted, committed)} - {""}:
+                found.setdefault(address, []).append(kind)
         except KafkaException as error:
-            failed = error  # the relay may not be allowed to look at one of the groups
+            failed = error  # the relay may lack permission for one of the groups
     if failed is not None and not found:
         servers = config.kafka.bootstrap_servers
         raise Unavailable(f"cannot look up the consumers at {servers}: {failed.args[0].str()}") from failed
@@ -101,10 +96,7 @@ def consumer_addresses(config: Config) -> list[str]:
 
 
 def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
-    """Return the ids of topics, which a topic that is created again does not keep. Raises ``Unavailable``.
-
-    Older brokers have none: those topics are left out.
-    """
+    """Return the ids of topics, which older brokers lack; a topic created again has another. Raises ``Unavailable``."""
     return answered_ids(ask_topic_ids(admin, topics), config)
 
 
@@ -114,7 +106,7 @@ def ask_topic_ids(admin: AdminClient, topics: Sequence[str]) -> Answers:
 
 
 def answered_ids(answers: Answers, config: Config) -> dict[str, str]:
-    """Return the ids that brokers answer, as `topic_ids`."""
+    """Return the ids that brokers have answered, as `topic_ids` does."""
     servers = config.kafka.bootstrap_servers
     ids: dict[str, str] = {}
     topic = ""
@@ -142,10 +134,7 @@ def refuse_errors(partitions: Sequence[TopicPartition] | None) -> None:
 
 
 def check_start(start: str, *, option: str = "--from", has_group: bool = True) -> None:
-    """Raise ``ConfigError`` for a start that `GroupOffsets.resolve` refuses, whatever is on Kafka.
-
-    ``has_group``: whether the reader commits offsets itself.
-    """
+    """Raise ``ConfigError`` for a start that is never resolved. ``has_group``: whether the reader commits offsets."""
     word, _, other = start.partition(":")
     if start in ("earliest", "latest") or (word == "committed" and (other or (start == word and has_group))):
         return
@@ -167,8 +156,8 @@ class GroupOffsets:
     """The offsets of a consumer's topics and of its Kafka group. Threads may share it, like Kafka's client.
 
     ``name``: the group, by default ``<name>.<consumer>``. ``admin``: a client that is open, by default one of its own.
-    ``cache``: the place of the cache that the consumer invalidates, "" for another consumer. ``http``: where it serves
-    its status, "" if it does not; what is committed says so.
+    ``cache``: the place of the cache that the consumer invalidates, "" for other consumers. ``http``: the address of
+    its status, or "". Both are noted with each commit.
     """
 
     def __init__(
@@ -207,7 +196,7 @@ class GroupOffsets:
         return topic_ids(self._admin, self._config, self.topics)
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions. Raises ``Unavailable`` if a topic is missing, for which Spark would wait silently."""
+        """Return all partitions. Raises ``Unavailable`` if a topic is missing: Spark would silently wait for it."""
         try:
             found = self._consumer.list_topics(timeout=_TIMEOUT).topics
         except KafkaException as error:
@@ -218,13 +207,12 @@ class GroupOffsets:
         return [TopicPartition(topic, number) for topic in self.topics for number in sorted(found[topic].partitions)]
 
     def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False) -> Offsets:
-        """Return the present offsets of ``start``, which errors call ``option``.
+        """Return the present offsets for ``start``. ``option``: its name in errors.
 
-        It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for another group's, an ISO time, a
-        time ago such as ``-2h``, or offsets as JSON; ``others``: the offset for partitions that JSON leaves out. The
-        caller stores them, so that a consumer killed before its first batch starts there again. ``makes_up``: whether
-        it makes up for what its own group has not read of a topic that was created again. Raises ``ConfigError`` for
-        any other text.
+        It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for another group's, an ISO time, a time ago
+        such as ``-2h``, or offsets as JSON; ``others``: the offset for partitions that JSON leaves out. The caller
+        stores them, so that a consumer killed before its first batch starts there again. ``makes_up``: whether this
+        start makes up for unread records of a topic that was created again. Raises ``ConfigError`` for any other text.
         """
         check_start(start, option=option)
         partitions = self.partitions()
@@ -249,7 +237,7 @@ class GroupOffsets:
             if not is_made_up and (again := self._read_before(committed)):  # I1
                 raise ConfigError(
                     f"{option} {start}: topic {min(again)} was created again since group {other or self.group} has "
-                    "read it, and the offsets say nothing of its records: use earliest"
+                    f"read it, so the offsets do not apply to its records: use earliest"
                 )
             return offsets
         if start.lstrip().startswith("{"):
@@ -257,9 +245,9 @@ class GroupOffsets:
         return self._at(partitions, int((start_time(start, now()) or 0) * 1000))
 
     def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
-        """Return the first offset of each partition that a consumer reads from ``start`` on, and where each ends.
+        """Return the first offset of each partition that a consumer reads from ``start`` on, and the end of each.
 
-        One past the end is of a topic that was created again, or has lost its last records, and remains as it is.
+        An offset past the end stays as it is: its topic was created again, or has lost its last records.
         """
         starts: Offsets = {}
         ends: Offsets = {}
@@ -273,7 +261,7 @@ class GroupOffsets:
     def commit(self, offsets: Mapping[str, Mapping[str, int]], *, ids: Mapping[str, str], wait: bool = False) -> None:
         """Report the group's offsets. Raises ``Unavailable`` only when asked to ``wait``.
 
-        ``ids``: the ids of the offsets' topics, so that the offsets do not count for other topics of the same names.
+        ``ids``: the topics' ids, so that the offsets do not count for later topics with the same names.
         """
         beside = (ids, self._cache, self.http)
         wanted = [with_id(t, int(p), o, *beside) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
@@ -295,18 +283,18 @@ class GroupOffsets:
         return _where_committed(self._committed(self._consumer))
 
     def other_cache(self) -> str | None:
-        """Return what to say if the group has the offsets of another cache, None if not. Raises ``Unavailable``.
+        """Return why this cache must not begin here, if the group has the offsets of another cache; otherwise None.
 
-        The cache that does not run would seem to be where the other one is. Offsets without a cache may be its own.
+        A cache that does not run would seem to be as far as the other. Offsets without a cache may be this cache's, and
+        so may a place under another name: the store has to decide. Raises ``Unavailable``.
         """
         caches = {noted(each).cache for each in self._committed(self._consumer)} - {"", self._cache}
         if not caches:  # I10
             return None
         return (
-            f"group {self.group} has the offsets of the cache {min(caches)}, and this consumer invalidates "
-            f"{self._cache}. If the cache was moved, this is said once. If both are used, the lag of one is shown as "
-            "the other's, and each start invalidates everything: give the second cache a `name` under `cache`, and so "
-            "a group and a checkpoint of its own"
+            f"group {self.group} has the offsets of the cache {min(caches)}, and {self._cache}, which this consumer "
+            "invalidates, seems to be a different one: give this cache a `name` under `cache`, so that it has its own "
+            f"group and checkpoint. If it replaces the other, add --from committed:{self.group}, once"
         )
 
     def _committed(self, consumer: Consumer) -> list[TopicPartition]:
@@ -314,27 +302,27 @@ class GroupOffsets:
         return found
 
     def _read_before(self, committed: Sequence[TopicPartition]) -> set[str]:
-        """Return the topics that were created again since a group has committed these offsets."""
+        """Return the topics that were created again since a group committed these offsets."""
         have_ids = sorted({each.topic for each in committed if noted(each).topic_id})
         return read_before(committed, topic_ids(self._admin, self._config, have_ids)) if have_ids else set()
 
     def _at(self, partitions: list[TopicPartition], milliseconds: int) -> Offsets:
-        # Before the times: a record that is committed in between would be passed over.
+        # Before the times: otherwise a record that is committed in between would be skipped.
         ends = {(p.topic, p.partition): self._end_of(p) for p in partitions}
         asked = [TopicPartition(p.topic, p.partition, milliseconds) for p in partitions]
         found = self._call(self._consumer.offsets_for_times, asked, timeout=_TIMEOUT)
-        # Negative: the partition has no record from that time on.
+        # Negative: the partition has no record at or after that time.
         return _as_offsets(p if p.offset >= 0 else ends[p.topic, p.partition] for p in found)
 
     def _at_the_end(self, offsets: Offsets) -> Offsets:
-        """Return ``offsets`` with the present ends for -1: a reader that is killed would find other ones."""
+        """Return ``offsets`` with the present ends instead of -1: a restarted reader would find other ends."""
         return {
             t: {p: o if o != LATEST else self._end_of(TopicPartition(t, int(p))).offset for p, o in ps.items()}
             for t, ps in offsets.items()
         }
 
     def _call(self, call: Any, *arguments: Any, timeout: float) -> Any:
-        """Ask until ``timeout``: brokers do not know at once the leaders of a topic that was just created."""
+        """Retry until ``timeout``: brokers do not immediately know the leaders of a topic that was just created."""
         deadline = monotonic() + timeout
         while True:
             try:
@@ -344,14 +332,14 @@ class GroupOffsets:
                 return answer
             except KafkaException as error:
                 reason = error.args[0]
-                # Codes of brokers are positive. Those of the client say that none has answered all that time.
+                # Brokers' codes are positive. The client's own say that no broker has answered in all that time.
                 if reason.code() <= 0 or not is_transient(reason) or monotonic() > deadline:
                     raise Unavailable(f"cannot read offsets from Kafka at {self._servers}: {reason.str()}") from error
             sleep(_STEP)
 
 
 def _where_committed(found: Sequence[TopicPartition]) -> Offsets | None:
-    """Return committed offsets, or None if there are none."""
+    """Return committed offsets, or None if nothing was committed."""
     if all(p.offset < 0 for p in found):
         return None
     # A partition that was added after the commit has not been read.
@@ -369,7 +357,7 @@ def _parse(text: str, partitions: Sequence[TopicPartition], option: str, others:
 
 
 def _named_offsets(text: str, option: str) -> list[tuple[str, str, int]]:
-    """Return topic, partition and offset of each partition that offsets in Spark's JSON name."""
+    """Return topic, partition and offset of each partition named in offsets in Spark's JSON."""
     try:
         given = json.loads(text)
         named = [(str(t), str(p), o) for t, ps in given.items() for p, o in ps.items()]

@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 
 def partition(hash_bytes: bytes, partitions: int) -> int:
-    """Return the partition that Java's default partitioner chooses for a key of these bytes: murmur2, not negative."""
+    """Return the partition that Java's default partitioner chooses for a key with these bytes: non-negative murmur2."""
     return murmur2(hash_bytes, partitions)
 
 
 class KeyCodec:
-    """Encodes the Kafka keys of one table: in ``mode`` ``hash`` the canonical bytes of the hash key, in ``item`` the
+    """Encodes the Kafka keys of one table. ``mode``: ``hash`` for the canonical bytes of the hash key, ``item`` for the
     full primary key as JSON."""
 
     def __init__(self, table: TableSchema, mode: Literal["hash", "item"]) -> None:
@@ -48,12 +48,10 @@ class KeyCodec:
         return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
     def hash_and_record_key(self, key: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """Return the bytes that choose the partition, and the record key."""
         hash_bytes = self.hash_bytes(key)
         return hash_bytes, hash_bytes if self.mode == "hash" else self.kafka_key(key)
 
     def kafka_key(self, key: Mapping[str, Any]) -> bytes:
-        """Return the record key."""
         if self.mode == "hash":
             return self.hash_bytes(key)
         try:
@@ -88,7 +86,7 @@ def _sql_bytes(value: Any) -> bytes:
 
 
 def _sql_text(value: Any) -> str:
-    """Return a value as SQL prints it; times are in UTC."""
+    """Return a value as SQL prints it, with times in UTC."""
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, int):

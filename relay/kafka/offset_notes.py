@@ -1,4 +1,4 @@
-"""What stands beside the committed offsets of a group, in the metadata that Kafka keeps with each."""
+"""Notes with the committed offsets of a group, in the metadata that Kafka stores with each."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,25 +8,25 @@ from confluent_kafka import TopicPartition
 from relay.kafka.created_again import NO_ID
 
 _ID = "relay.topic="
-"""How what is committed with an offset begins; the id of the topic follows."""
+"""The beginning of each note, before the id of the topic."""
 
 _CACHE = " relay.cache="
-"""What follows that, in the group of a cache: the place of the cache."""
+"""The next part, in the group of a cache, before the place of the cache."""
 
 _HTTP = " relay.http="
-"""What may follow that: where the consumer serves its status, as HOST:PORT@NAME, the name of its machine."""
+"""The last part, before the address of the consumer's status: HOST:PORT@NAME, with its machine's name."""
 
 
 def with_id(
     topic: str, partition: int, offset: int, ids: Mapping[str, str], cache: str = "", http: str = ""
 ) -> TopicPartition:
-    """Return an offset to commit, with the id of its topic, and what else is noted beside it, unless that is ""."""
+    """Return an offset to commit, with the id of its topic and any other notes that are not ""."""
     noted = f"{_ID}{ids.get(topic, NO_ID)}{cache and _CACHE}{cache}{http and _HTTP}{http}"
     return TopicPartition(topic, partition, offset, noted)
 
 
 class Noted(NamedTuple):
-    """What stands beside a committed offset, "" for what does not; see `_ID`, `_CACHE` and `_HTTP`."""
+    """The notes with a committed offset, "" where there is none; see `_ID`, `_CACHE` and `_HTTP`."""
 
     topic_id: str
     cache: str

@@ -25,7 +25,7 @@ def offset_bounds(
     *,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[Partition, tuple[int, int]]:
-    """Return the first and the end offset of every partition for a reader of this ``isolation``.
+    """Return the first and the end offset of each partition, for a reader with this ``isolation``.
 
     Waits up to ``timeout`` seconds for partitions that have no leader yet. Raises ``Unavailable``.
     """
@@ -67,6 +67,6 @@ def _offsets(
 
 
 def refresh_metadata(admin: AdminClient) -> None:
-    """Make the client fetch all topics. One that asked for a topic before it existed never learns its leaders."""
+    """Make the client fetch all topics. A client that asked for a topic before it existed never learns its leaders."""
     with suppress(KafkaException):  # the caller's retry reports that no broker answers
         admin.list_topics(timeout=5.0)

@@ -1,6 +1,6 @@
-"""What a user may do in Kafka as far as brokers say, for ``relay check``: nothing is written to find out.
+"""What a user may do in Kafka, according to the brokers, for ``relay check``. Nothing is written to find out.
 
-Brokers do not say it of transactional ids.
+Brokers do not report permissions for transactional ids.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ _TIMEOUT = 15.0  # seconds of a request; its future gets some more
 
 
 def forbidden_topics(admin: AdminClient, found: Sequence[FoundTopic]) -> Mapping[str, str]:
-    """Return, by topic, what this user may not do there, and what to allow. Raises nothing: others say what is down."""
+    """Return, by topic, what this user may not do, and what to allow. Raises nothing: other checks report outages."""
     there = [each.topic.name for each in found if each.exists]
     missing = [each.topic for each in found if not each.exists]
     problems: dict[str, str] = {}
@@ -41,7 +41,7 @@ def forbidden_topics(admin: AdminClient, found: Sequence[FoundTopic]) -> Mapping
 
 
 def forbidden_group(admin: AdminClient, group: str) -> str:
-    """Return why this user may not be a member of a consumer group; empty if it may, or nobody says."""
+    """Return why this user may not join a consumer group; empty if it may, or if no broker says."""
     asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=_TIMEOUT)
     try:
         is_refused = "Read" in _lacking(asked[group].result(_TIMEOUT + 5).authorized_operations)
@@ -51,12 +51,12 @@ def forbidden_group(admin: AdminClient, group: str) -> str:
 
 
 def _lacking(allowed: Iterable[AclOperation] | None) -> list[str]:
-    """Return what is not allowed; nothing if a broker does not say what is."""
+    """Return the operations that are not allowed; nothing if a broker does not list the allowed ones."""
     return [] if allowed is None else [name for operation, name in _NAMES.items() if operation not in allowed]
 
 
 def _refusal(created: Future[None]) -> str:
-    """Return why a topic that is missing would not be created; empty if it would."""
+    """Return why a missing topic would not be created; empty if it would."""
     try:
         created.result(_TIMEOUT + 5)
     except KafkaException as error:

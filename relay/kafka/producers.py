@@ -1,6 +1,4 @@
-"""The transactional producers of one worker, which take turns."""
-
-from __future__ import annotations
+"""The transactional producers of one worker, which are used in turns."""
 
 import fcntl
 import logging
@@ -12,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
 from functools import partial
-from typing import IO, TypeVar
+from typing import IO, Self, TypeVar
 
 from relay.errors import NoAnswer, RelayError, Unavailable
 from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
@@ -27,10 +25,10 @@ _SLOTS = 256
 
 
 class Identity:
-    """The ``transactional.id`` of a worker: a numbered slot of this host.
+    """The ``transactional.id`` of a worker: a numbered slot on this host.
 
-    It is held by a file lock that the kernel releases when the process dies. A worker that restarts with it aborts the
-    transaction that its predecessor left open at once. That only saves the timeout: correctness rests on the fence.
+    It is held by a file lock that the kernel releases when the process dies. A worker that restarts with it at once
+    aborts the transaction left open by its predecessor. That only saves the timeout: correctness rests on the fence.
     """
 
     def __init__(self, name: str) -> None:
@@ -76,8 +74,8 @@ _GIVE_UP_AFTER = 120.0
 class Producers:
     """Opens two producers under the worker's name, and replaces each one that is spent.
 
-    They take turns, one for each transaction: the broker refuses the next transaction of a producer until all markers
-    of its last one are written, and the other one can begin at once. ``probe``, ``stop_by``: see ``Publisher``.
+    They take turns, one per transaction: the broker refuses a producer's next transaction until all markers of its last
+    one are written, but the other producer can begin at once. ``probe``, ``stop_by``: see ``Publisher``.
     """
 
     def __init__(
@@ -85,9 +83,9 @@ class Producers:
     ) -> None:
         self.settings = settings
         self._probe = probe
-        self._stop_by = stop_by
+        self.stop_by = stop_by
         self._identity = Identity(settings.name)
-        # In the order of their turns, and the places of the ones that are being opened.
+        # In the order of their turns, including the places of producers that are being opened.
         self._ready: list[Publisher] = []
         self._opening: list[SlowCall[Publisher]] = []
 
@@ -96,14 +94,14 @@ class Producers:
         return self._identity.transactional_id
 
     def open(self) -> None:
-        """Open the producers, and so abort what a predecessor of this name left open. Raises ``Unavailable``."""
+        """Open the producers, which aborts what a predecessor with this name left open. Raises ``Unavailable``."""
         try:
             self._open_all()
         except Unavailable:
-            self.release()  # at a start there is no worker yet that would
+            self.release()  # at the start, there is no worker yet that would notice
             raise
 
-    def __iter__(self) -> Producers:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Publisher:
@@ -115,7 +113,7 @@ class Producers:
                 self._opening.remove(each)
                 try:
                     self._ready.append(each.result())
-                except Aborted as error:  # I10: nothing is left to abort or to try again
+                except Aborted as error:  # I10: nothing is left to abort or retry
                     raise Fenced(f"cannot take a new epoch: {error}") from error
             publisher = self._ready.pop(0)
             if not publisher.is_spent:
@@ -125,7 +123,7 @@ class Producers:
             self._opening.append(SlowCall(publisher.transactional_id, partial(_patiently, publisher.renew)))
 
     def start_over(self, *, under_a_new_name: bool) -> None:
-        """Open all producers again. Under the old name, an open transaction is aborted at once."""
+        """Open all producers again. Under the old name, this aborts an open transaction at once."""
         self.close()
         if under_a_new_name:
             self._identity.renew()
@@ -142,7 +140,7 @@ class Producers:
             self._ready.pop().close()
 
     def release(self) -> None:
-        """Let another process of this machine have the name."""
+        """Let another process on this machine use the name."""
         self._identity.release()
 
     def _open_all(self) -> None:
@@ -155,7 +153,7 @@ class Producers:
                         transactional_id,
                         limits=self.settings.limits,
                         probe=self._probe,
-                        stop_by=self._stop_by,
+                        stop_by=self.stop_by,
                     )
                     self._ready.append(_patiently(open_one))
                 return
@@ -169,7 +167,7 @@ class Producers:
 
 
 def _patiently(connect: Callable[[], T]) -> T:
-    """Try one client after another: a new one may get through where another does not."""
+    """Try several clients: a new one may get through where another did not."""
     deadline = time.monotonic() + _GIVE_UP_AFTER
     while True:
         try:

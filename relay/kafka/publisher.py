@@ -1,10 +1,10 @@
 """A transactional Kafka producer: records and the checkpoints that cover them become visible together (I3).
 
-librdkafka sends a request again when its connection breaks, and the first copy may still reach the broker. An EndTxn
-that arrives late ends whatever transaction of its producer epoch is open by then. Transactions of version 2 would
-refuse it, but librdkafka does not use them (KIP-890; librdkafka issue 5423; Jepsen's analysis of Bufstream 0.1.0). So a
-producer is *spent* once one of its connections has failed or it has aborted a transaction: it does not begin another
-one. Its successor has a new epoch, and the broker refuses what belongs to the old one.
+librdkafka repeats a request when its connection breaks, and the first copy may still reach the broker. A late EndTxn
+ends whatever transaction of its producer epoch is then open. Transactions of version 2 would refuse it, but librdkafka
+does not use them (KIP-890; librdkafka issue 5423; Jepsen's analysis of Bufstream 0.1.0). So a producer is *spent* once
+a connection has failed or a transaction was aborted: it does not begin another transaction. Its successor has a new
+epoch, and the broker refuses requests of the old one.
 
 Tests stop a process between any two steps of a transaction through ``probe``.
 """
@@ -29,14 +29,14 @@ T = TypeVar("T")
 _STATE = re.compile(r"\(after \d+ms in state (\w+)")
 
 _UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}
-"""The states of a connection that has carried nothing yet."""
+"""The states of a connection that has not carried a request yet."""
 
 
 class ConnectionLog:
-    """Takes the log lines of a client and passes them on to ``logger``. Called by the thread that polls the client.
+    """Receives the log lines of a client and passes them on to ``logger``. Called by the thread that polls the client.
 
-    librdkafka reports a failed connection only there, before it sends again what was under way; the call reports
-    success. If a request times out, it ends the connection itself, and logs only the timeout.
+    librdkafka reports a failed connection only in its log, before it repeats the requests in flight; the call itself
+    succeeds. If a request times out, librdkafka closes the connection, and logs only the timeout.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -45,39 +45,39 @@ class ConnectionLog:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that make a client log each failed connection here."""
+        """The settings with which a client logs each failed connection here."""
         return {"logger": self, "log.connection.close": True, "log_level": 6}
 
     def log(self, level: int, text: str, *parts: object) -> None:
         line = text % parts
         if line.startswith(("FAIL", "REQTMOUT")):
             state = _STATE.search(line)
-            # I3: a line in another form may be about a request that was sent.
+            # I3: a line in an unknown form may be about a request that was sent.
             self.has_failed |= state is None or state[1] not in _UNCONNECTED
         self._logger.log(level, text, *parts)
 
 
 Probe = Callable[[str], None]
-"""Called with ``begin``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``, ``after_commit``."""
+"""Called at ``begin``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``, ``after_commit``."""
 
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 _CALL_TIMEOUT = 2.0
 _FLUSH_SLICE = 0.5
 _FLUSH_SHARE = 0.8
-"""The share of the transaction timeout in which the broker has to take all records: the rest is for the commit."""
+"""The share of the transaction timeout in which the broker must accept all records; the rest is for the commit."""
 
 _TRANSACTION_TIMEOUT = 60.0
-"""Seconds, librdkafka's default."""
+"""Seconds; librdkafka's default."""
 
 _IF_SLOW = "if the connection to it is slow, raise `transaction.timeout.ms` in `kafka.producer`"
 
 
 class Aborted(Exception):
-    """The transaction was aborted; none of it is visible. Publish its pages again."""
+    """The transaction was aborted, and nothing in it is visible. Publish its pages again."""
 
 
 class TooSlow(Aborted):
-    """The broker did not take the records of the transaction in time: there are too many for the connection."""
+    """The broker did not accept the records of the transaction in time: there are too many for the connection."""
 
 
 class Fenced(Exception):
@@ -118,7 +118,7 @@ class Publisher:
 
     @property
     def is_spent(self) -> bool:
-        """Whether one of its requests may still reach the broker (I3): then it must not begin another transaction."""
+        """Whether one of its requests may still reach the broker (I3). Then it must not begin another transaction."""
         try:
             self._producer.poll(0)  # delivers librdkafka's log lines
         except KafkaException:
@@ -133,15 +133,15 @@ class Publisher:
 
     def _connect(self) -> None:
         self._has_aborted = False
-        # Whether it has given up records that were not acknowledged in time.
+        # Whether it has given up on records that were not acknowledged in time.
         self._gave_up = False
-        # Whether offsets may still be under way in librdkafka.
+        # Whether librdkafka may still be sending offsets.
         self._sends_offsets = False
         self._connections = ConnectionLog(self._client.get("logger", log))
         settings = {**self._client, **self._connections.settings, "transactional.id": self.transactional_id}
         self._producer = Producer(settings)
-        # Its thread calls the producer while this one waits, and may still do so after a timeout: librdkafka's producer
-        # is thread-safe, and is not used again then.
+        # Its thread calls the producer while this thread waits, and may still do so after a timeout. librdkafka's
+        # producer is thread-safe, and is not used again after a timeout.
         self._bounded = BoundedCaller(f"{self.transactional_id}-offsets")
         try:
             self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_TIMEOUT))
@@ -152,7 +152,7 @@ class Publisher:
             raise
 
     def begin(self) -> None:
-        """Begin a transaction, with a new epoch if the one before may be in use. Raises what ``renew`` does."""
+        """Begin a transaction, with a new epoch if the last one may be in use. Raises as ``renew`` does."""
         self._probe("begin")
         if self.is_spent:
             self.renew()
@@ -164,23 +164,23 @@ class Publisher:
         self,
         topic: str,
         value: bytes | None,
-        key: bytes,
+        key: bytes | None,
         partition: int,
         headers: list[tuple[str, str | bytes | None]] | None = None,
     ) -> None:
         """Produce a record in the open transaction; wait while the queue is full.
 
-        Raises ``Aborted`` or ``Fenced``, and ``RelayError`` for a record without headers that its topic does not take.
+        Raises ``Aborted``, ``Fenced``, or ``RelayError`` for a record without headers that is too large.
         """
         if headers is None and value is not None:
-            self._check_size(topic, value, key)
+            self._check_size(topic, value, key or b"")
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=headers)
                 return
             except BufferError:
                 try:
-                    self._producer.poll(0.1)  # I11: the queue is bounded, wait for the broker
+                    self._producer.poll(0.1)  # I11: the queue is bounded, so wait for the broker
                 except KafkaException as error:
                     self._raise_failure("produce", error)
                 self._check_stop("produce", "the queue of the producer is full")
@@ -193,7 +193,7 @@ class Publisher:
                 self._raise_failure("produce", error)
 
     def _check_size(self, topic: str, value: bytes, key: bytes) -> None:
-        """I10: the broker would refuse the record for ever. A checkpoint grows with the GTID set in it."""
+        """I10: the broker would refuse the record for ever. A checkpoint grows with its GTID set."""
         limit = self._limits.get(topic)
         if limit is not None and (size := record_size(value, key, [])) > limit:
             raise RelayError(
@@ -203,9 +203,9 @@ class Publisher:
     def flush(self) -> None:
         """Wait until the broker has acknowledged every record sent in the open transaction.
 
-        Raises ``TooSlow`` if that takes too long, ``Aborted`` each time after that, and ``Fenced``.
+        Raises ``TooSlow`` if that takes too long, ``Aborted`` at each later call, and ``Fenced``.
         """
-        if self._gave_up:  # I1: it must not be committed without them
+        if self._gave_up:  # I1: the transaction must not be committed without them
             raise Aborted(f"the broker did not acknowledge some of its records in time: {_IF_SLOW}")
         deadline = self._begun + _FLUSH_SHARE * self._timeout
         try:
@@ -225,14 +225,14 @@ class Publisher:
         """Commit the open transaction with the group's ``offsets``. Raises ``Aborted``, ``Fenced``, ``NotDrained``."""
         self._probe("before_send_offsets")
         send = partial(self._producer.send_offsets_to_transaction, offsets, metadata(), _CALL_TIMEOUT)
-        check = partial(self._check_stop, "send_offsets", "the call has not returned")  # it may ignore its timeout
+        check = partial(self._check_stop, "send_offsets", "the call has not returned")  # calls may ignore timeouts
         self._sends_offsets = True
         try:
             self._call("send_offsets", lambda: self._bounded(send, self._timeout, check))
         except CallTimedOut as error:
             self._abandon("send_offsets", error, error)
         except (Aborted, Fenced) as error:
-            self._sends_offsets = isinstance(error, Abandoned)  # I11: else it was answered
+            self._sends_offsets = isinstance(error, Abandoned)  # I11: otherwise the call was answered
             raise
         self._sends_offsets = False
         self._probe("after_send_offsets")
@@ -246,13 +246,13 @@ class Publisher:
         self._probe("after_commit")
 
     def close(self) -> None:
-        """Close it. An open transaction stays open until the broker or a successor aborts it. May be called again."""
+        """Close it, even twice. An open transaction stays open until the broker or a successor aborts it."""
         self.open = False
         self._bounded.close()
         producer = self.__dict__.pop("_producer", None)
         if producer is not None and self._sends_offsets:
-            # Freeing it while offsets may be under way would corrupt the memory of librdkafka.
-            producer.purge(in_queue=True, in_flight=True, blocking=False)  # it must not go on sending
+            # Freeing it while librdkafka may be sending offsets would corrupt its memory.
+            producer.purge(in_queue=True, in_flight=True, blocking=False)  # the client must not go on sending
             keep_for_ever(producer)
 
     def _abandon(self, name: str, reason: object, error: Exception) -> NoReturn:
@@ -263,11 +263,11 @@ class Publisher:
         ) from error
 
     def abort(self) -> None:
-        """Abort the open transaction, if there is one. Raises ``Fenced``, and ``NotDrained`` if it is too late."""
+        """Abort the open transaction, if there is one. Raises ``Fenced``, or ``NotDrained`` if it is too late."""
         if not self.open:
             return
         self._check_stop("abort", "no time is left")
-        self._has_aborted = True  # I3: late, this abort would end half of a later transaction
+        self._has_aborted = True  # I3: a late abort would end part of a later transaction
         try:
             self._call("abort", lambda: self._producer.abort_transaction(_CALL_TIMEOUT))
         except Aborted as error:
@@ -277,8 +277,8 @@ class Publisher:
     def _call(self, name: str, call: Callable[[], T]) -> T:
         """Retry ``call`` until the broker answers. A timed-out call may have taken effect; repeating it is safe.
 
-        Raises ``Abandoned`` after the transaction timeout: this client may have lost what it needs, while others get
-        through (librdkafka issue 3779).
+        Raises ``Abandoned`` after the transaction timeout: this client may have lost its connection for good while
+        others get through (librdkafka issue 3779).
         """
         deadline = time.monotonic() + self._timeout
         while True:
@@ -306,9 +306,9 @@ class Publisher:
             )
 
     def _refuse_if_too_large(self) -> None:
-        """Raise ``RelayError`` if the transaction has failed because a topic does not take a record.
+        """Raise ``RelayError`` if the transaction failed because a record is too large for its topic.
 
-        A commit of a transaction that has failed is refused with the reason, which an error of ``produce`` lacks.
+        The commit of a failed transaction is refused with the reason, which the error of ``produce`` lacks.
         """
         try:
             self._producer.commit_transaction(_CALL_TIMEOUT)
@@ -325,7 +325,7 @@ class Publisher:
                 "this process started. Nothing was skipped; restart the relay to apply the new limit"
             ) from error
         if failure.code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            # It is fatal, but another producer would be refused as well.
+            # The error is fatal, but another producer would be refused as well.
             raise Unavailable(
                 f"this user may not use the transactional id {self.transactional_id}: allow Describe and Write on it: "
                 f"{failure.str()}"
@@ -342,10 +342,7 @@ class Publisher:
 
 
 def _unmasked(call: Callable[[], T]) -> T:
-    """Return or raise what ``call`` does.
-
-    A flush goes on after a fatal error has shown, and delivers log lines, which Python turns into errors of their own.
-    """
+    """Return or raise the result of ``call``, whose error the log lines that a flush delivers may mask."""
     try:
         return call()
     except SystemError as error:
@@ -353,6 +350,6 @@ def _unmasked(call: Callable[[], T]) -> T:
         while isinstance(cause, SystemError) and cause.__cause__ is not None:
             cause = cause.__cause__
     try:
-        raise cause  # not while the other is handled: they would refer to each other, and keep the client
+        raise cause  # not while the other error is handled: they would refer to each other, and keep the client
     finally:
         del cause  # see BoundedCaller

@@ -1,7 +1,7 @@
-"""Whether topics that are read were created again: while they are read, and since a group has committed its offsets.
+"""Recognizes topics that were created again, while they are read or since a group committed its offsets.
 
-Kafka deletes the offsets of a topic with the topic. But a program may commit before it notices, and then end: the next
-one would go on at those offsets in the new topic. So the id of the topic is committed with them.
+Kafka deletes the offsets of a topic with the topic. But a program may commit once more before it notices: after a
+restart it would continue at those offsets in the new topic. So the topic's id is committed with the offsets.
 """
 
 import time
@@ -20,7 +20,7 @@ _LOOK = 15.0  # seconds between two looks
 
 
 class SameTopics:
-    """Knows topics as they were when this was made, which raises ``Unavailable``. Used by one thread."""
+    """Compares topics with their state when it was created, which raises ``Unavailable``. Used by one thread."""
 
     def __init__(self, admin: AdminClient, config: Config, topics: Sequence[str]) -> None:
         self._admin = admin
@@ -29,22 +29,22 @@ class SameTopics:
         # The ids that the topics had, by name.
         self.ids: Mapping[str, str] = topic_ids(admin, config, topics)
         self._looked_at = time.monotonic()
-        # The last question, until its answer was looked at.
+        # The last request, until its answer is read.
         self._asked: Answers | None = None
-        # The topics that were created again, once that is known: nobody goes on then.
+        # The topics that were created again, once known: no reader continues then.
         self._again: set[str] = set()
 
     def created_again(self) -> Collection[str]:
-        """Return the topics that were created again. Nothing waits for an answer, which a broker that hangs delays."""
+        """Return the topics that were created again, as far as known. Does not wait for a slow broker's answer."""
         if self._asked is None:
             if time.monotonic() - self._looked_at > _LOOK:
                 self._asked = ask_topic_ids(self._admin, self._topics)
         elif all(answer.done() for answer in self._asked.values()):
-            with suppress(Unavailable):  # it is looked at again
+            with suppress(Unavailable):  # the answer is read again
                 self._again |= created_again(self.ids, answered_ids(self._asked, self._config)).keys()
             self._asked, self._looked_at = None, time.monotonic()
         return self._again
 
     def compare(self, committed: Iterable[TopicPartition]) -> None:
-        """Note whether the committed offsets of a group belong to other topics, which had the same names."""
+        """Note whether the committed offsets of a group belong to former topics with the same names."""
         self._again |= read_before(committed, self.ids)

@@ -1,4 +1,4 @@
-"""The records of statements on ``<name>.ddl``: JSON, described in ``schemas/README.md``."""
+"""The records of statements on ``<name>.ddl``, in JSON. ``schemas/README.md`` describes them."""
 
 import logging
 from collections.abc import Callable
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 def statement_record(
     change: SchemaChange, resume_timestamp: int, relayed_at: int, topic: str, largest: float
 ) -> tuple[bytes, bytes, Headers]:
-    """Return value, key and headers of the record of a statement.
+    """Return value, key and headers of the record for a statement.
 
-    ``largest``: bytes of the largest record that ``topic`` takes. Where the record would be larger, the statement is
-    left out first, and then the columns. Raises ``RelayError`` if that is not enough.
+    ``largest``: bytes of the largest record that ``topic`` accepts. A larger record first loses the statement, and then
+    the columns. Raises ``RelayError`` if that is not enough.
     """
     # I2: all statements of a shard have the same key.
     key = change.token.shard.encode()

@@ -1,11 +1,9 @@
 """The settings of the relay's own Kafka clients, from the config."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import KafkaException, Producer
 
@@ -15,12 +13,12 @@ from relay.kafka.topics import LARGEST_MESSAGE, SILENT_LOG, unreadable
 _TRANSACTION_TIMEOUT = 10.0
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
-# Without it, librdkafka writes to stderr in its own format. Clients deliver its log lines when they are polled.
+# Without this, librdkafka writes to stderr in its own format. Clients deliver its log lines when they are polled.
 _LIBRDKAFKA = logging.getLogger("relay.kafka.librdkafka")
 
 
 PRODUCER: dict[str, Any] = {
-    # A commit does not wait for it, but flushes. Under load, larger batches cost less.
+    # A commit does not wait for this, because it flushes. Under load, larger batches cost less.
     "linger.ms": 5,
     # The broker refuses the first request of a transaction until all markers of the last one are written.
     "retry.backoff.ms": 1,
@@ -34,9 +32,9 @@ PRODUCER: dict[str, Any] = {
 
 
 def refused(config: Config) -> dict[str, str]:
-    """Return the settings in ``kafka.producer`` that librdkafka refuses, each with its reason; connects to nothing.
+    """Return the settings in ``kafka.producer`` that librdkafka refuses, with reasons. Connects to nothing.
 
-    The reason why they do not go together has the key "". Certificates and passwords are not looked at.
+    The key "" holds the reason why settings conflict. Certificates and passwords are not checked.
     """
     given = dict(config.kafka.producer)
     everything = {**KafkaSettings.from_config(config).producer, "transactional.id": config.name}
@@ -48,9 +46,9 @@ def refused(config: Config) -> dict[str, str]:
 
 
 def unusable_security(config: Config) -> str | None:
-    """Return why a client cannot begin to connect, such as a certificate that is not there; connects to nothing."""
+    """Return why a client cannot begin to connect, such as a missing certificate. Connects to nothing."""
     settings = config.kafka.connection()
-    # With it, a client asks the authority for a token as soon as it is made.
+    # With this, a client requests a token from the authority as soon as it is created.
     if str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))).upper() == "OAUTHBEARER":
         protocol = str(settings.get("security.protocol", "")).lower()
         settings["security.protocol"] = {"sasl_ssl": "ssl"}.get(protocol, "plaintext")
@@ -60,7 +58,7 @@ def unusable_security(config: Config) -> str | None:
 
 def _without_security(settings: Mapping[str, Any]) -> dict[str, Any]:
     known = str(settings.get("security.protocol", "plaintext")).lower() in _PROTOCOLS
-    # A client that has a source of tokens waits for the first one.
+    # A client with a source of tokens waits for the first token.
     others = {key: value for key, value in settings.items() if key != "oauth_cb"}
     return {**others, **({"security.protocol": "plaintext"} if known else {})}
 
@@ -82,7 +80,7 @@ class KafkaSettings:
     """``client``: for consumers and admin clients. ``producer``: all settings of the transactional producer.
 
     ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts are derived from it. ``limits``: see
-    ``Limits.records``; none until the topics are known. ``ddl``: for sources of SQL.
+    ``Limits.records``; empty until the topics are known. ``ddl``: for SQL sources.
     """
 
     name: str
@@ -97,7 +95,7 @@ class KafkaSettings:
     ddl: str = ""
 
     @classmethod
-    def from_config(cls, config: Config) -> KafkaSettings:
+    def from_config(cls, config: Config) -> Self:
         given = dict(config.kafka.producer)
         timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
         # A commit is several small requests in a row, and Nagle's algorithm would delay each of them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 Record = tuple[bytes, bytes, int, Headers]
 """Value, key, partition and headers."""
 
-# More bytes than a record needs besides its value, its key and the text of its token.
+# Bytes that a record needs beyond its value, its key and the text of its token.
 _ROOM = 1024
 
-# By the type of a key column, whose canonical bytes the compiled core makes itself.
+# Key column types whose canonical bytes the compiled core makes itself.
 _HASHED: dict[str, str] = {
     "S": "text",
     "N": "text",
@@ -57,52 +57,46 @@ class Schemas(Protocol):
     def register(self, topic: str, schema: dict[str, object]) -> bytes: ...
 
 
+@dataclass(eq=False)
 class TopicWriter:
     """Encodes and sends the changes of one table.
 
-    ``tombstones``: send a null value after each DELETE. ``largest``: bytes of the largest record the topic allows.
-    ``dead_letters``: keeps the complete change of each stub; without it, such a change is an error.
-    ``on_unencodable``: what to do with a change that Avro cannot hold exactly.
+    ``key``: the mode of the record key. ``tombstones``: send a null value after each DELETE. ``largest``: bytes of the
+    largest record the topic allows. ``dead_letters``: keeps the complete change of each stub; without it, such a change
+    is an error. ``on_unencodable``: what to do with a change that Avro cannot hold exactly.
     """
 
-    def __init__(
-        self,
-        table: TableSchema,
-        topic: str,
-        partitions: int,
-        key: Literal["hash", "item"],
-        schemas: Schemas,
-        *,
-        tombstones: bool = False,
-        largest: int = LARGEST_MESSAGE,
-        dead_letters: DeadLetterWriter | None = None,
-        on_unencodable: Literal["fail", "dead_letter"] = "fail",
-    ) -> None:
-        self.table = table
-        self.topic = topic
-        self.partitions = partitions
-        self.tombstones = tombstones
-        self.largest = largest
-        # The number of dead letters written.
-        self.dead_lettered = 0
-        self.dead_letters = dead_letters
-        self.on_unencodable = on_unencodable
+    table: TableSchema
+    topic: str
+    partitions: int
+    key: InitVar[Literal["hash", "item"]]
+    schemas: InitVar[Schemas]
+    _: KW_ONLY
+    tombstones: bool = False
+    largest: int = LARGEST_MESSAGE
+    dead_letters: DeadLetterWriter | None = None
+    on_unencodable: Literal["fail", "dead_letter"] = "fail"
+    dead_lettered: int = field(default=0, init=False)
+    """The number of dead letters written."""
+
+    def __post_init__(self, key: Literal["hash", "item"], schemas: Schemas) -> None:
+        table = self.table
         schema = change_schema(table)
-        # Registering publishes the schema outside of the transaction that first uses it, and before it.
-        header = schemas.register(topic, schema)
+        # Registering publishes the schema before, and outside of, the transaction that first uses it.
+        header = schemas.register(self.topic, schema)
         self._encoder = ChangeEncoder(schema, header)
         self._codec = KeyCodec(table, key)
-        self._compiled = compiled_records(schema, header, table, self._codec, partitions, largest - _ROOM)
+        self._compiled = compiled_records(schema, header, table, self._codec, self.partitions, self.largest - _ROOM)
         self._item_codec = KeyCodec(table, "item")
-        # The token of the last change and its header: all changes of a source transaction share one.
+        # The token of the last change and its header: all changes of one source transaction share them.
         self._token: EventToken | None = None
         self._token_header: tuple[str, bytes] = ("token", b"")
 
     def send_page(self, publisher: RecordSender, changes: list[Change] | ChangeBlock, resume_timestamp: int) -> int:
-        """Send ``changes`` in the open transaction, in their order (I2); return the bytes of all values sent.
+        """Send ``changes`` in the open transaction, in order (I2); return the bytes of all values sent.
 
-        Raises ``RelayError`` for a change that cannot be published even as a stub, and, under ``on_unencodable: fail``,
-        for one that Avro cannot hold.
+        Raises ``RelayError`` for a change that cannot be published even as a stub, and with ``on_unencodable: fail``
+        also for a change that Avro cannot hold.
         """
         relayed_at = time.time_ns() // 1000
         records: Iterable[Record | None] = repeat(None)
@@ -116,6 +110,8 @@ class TopicWriter:
                 change.resume_timestamp, change.relayed_at = resume_timestamp, relayed_at
                 record, letter_size = self._record(publisher, change)
                 size += letter_size
+                if record is None:
+                    continue
             value, key, number, headers = record
             send(topic, value, key, number, headers)
             if self.tombstones and _deletes(changes, at):
@@ -123,16 +119,17 @@ class TopicWriter:
             size += len(value)
         return size
 
-    def _record(self, publisher: RecordSender, change: Change) -> tuple[Record, int]:
-        """Return the record of ``change``, or of its stub, and the bytes of the dead letter that was sent with it."""
+    def _record(self, publisher: RecordSender, change: Change) -> tuple[Record | None, int]:
+        """Return the record of ``change``, or of its stub if it has one, and the bytes of its dead letter."""
         if change.key is None:
             raise RelayError(f"topic {self.topic}: change {change.event_id} has no key")
-        hash_bytes, key = self._codec.hash_and_record_key(change.key)
+        hash_bytes, key = self._keys(change)
         number = partition(hash_bytes, self.partitions)
         headers = self._headers(change)
+        value: bytes | None
         letter_size = 0
         try:
-            value = self._encoder.encode(change)
+            value = self._encode(change)
             size = len(value) + len(key) + len(self._token_header[1])
             if size + _ROOM > self.largest and (size := record_size(value, key, headers)) > self.largest:
                 detail = f"{size} bytes; {self.topic} takes {self.largest}"
@@ -149,17 +146,28 @@ class TopicWriter:
                 ) from fault
             place = RecordPlace(self.topic, number, key, headers)
             value, letter_size = self._stub(publisher, change, place, NOT_ENCODABLE, str(fault))
-        return (value, key, number, headers), letter_size
+        return None if value is None else (value, key, number, headers), letter_size
+
+    def _keys(self, change: Change) -> tuple[bytes, bytes]:
+        """Return the bytes that choose the partition of a change with a key, and the key of its record."""
+        return self._codec.hash_and_record_key(change.key or {})
+
+    def _encode(self, change: Change) -> bytes:
+        """Return the framed value. Raises ``Unencodable``."""
+        return self._encoder.encode(change)
 
     def send_to_all_partitions(self, publisher: RecordSender, change: Change, resume_timestamp: int) -> None:
         """Send ``change``, which is not about a single item, to every partition of the topic.
 
-        Raises ``RelayError`` if the topic does not take it.
+        Raises ``RelayError`` if it is too large for the topic.
         """
         change.resume_timestamp, change.relayed_at = resume_timestamp, time.time_ns() // 1000
+        self._send_to_all(publisher, change)
+
+    def _send_to_all(self, publisher: RecordSender, change: Change) -> None:
         headers = self._headers(change)
         value = self._encoder.encode(change)
-        key = change.event_id.encode()  # a compacted topic refuses records without a key; no item has this one
+        key = change.event_id.encode()  # a compacted topic refuses records without a key; no item has this key
         self._check_size(change, value, key, headers)
         for number in range(self.partitions):
             publisher.send(self.topic, value, key, number, headers)
@@ -169,13 +177,16 @@ class TopicWriter:
         token = change.token
         if token is not None:
             if token is not self._token:
-                self._token, self._token_header = token, ("token", token.to_json_bytes())
+                self._token, self._token_header = token, ("token", self._token_bytes(token))
             headers.append(self._token_header)
         return headers
 
+    def _token_bytes(self, token: EventToken) -> bytes:
+        return token.to_json_bytes()
+
     def _stub(
         self, publisher: RecordSender, change: Change, place: RecordPlace, reason: str, detail: str
-    ) -> tuple[bytes, int]:
+    ) -> tuple[bytes | None, int]:
         """Write a change as a dead letter. Return its stub, and the bytes of the dead letter."""
         # As a redrive sends it: with an attribute that says that its stub came before.
         marked = replace(change, attributes={**change.attributes, REDRIVEN: "true"})
@@ -184,21 +195,19 @@ class TopicWriter:
         full = self._encoder.encode(marked) if is_avro else change_json(marked, item_key)
         stub = self._encoder.encode(replace(change, old=None, new=None, images=Images.OMITTED))
         self._check_size(change, stub, place.key, place.headers)
-        if self.dead_letters is None:
-            raise RelayError(f"topic {self.topic}: cannot publish change {change.event_id}: {reason}: {detail}")
-        log.warning(
-            "source %s: publishing change %s of %s without its images; the full change is a dead letter: %s: %s",
-            change.source,
-            change.event_id,
-            change.table,
-            reason,
-            detail,
-        )
-        self.dead_lettered += 1
         encoding: Literal["avro", "json"] = "avro" if is_avro else "json"
-        return stub, self.dead_letters.send(
+        return stub, self._letters_for(change, "without its images", reason, detail).send(
             publisher, change, full, place, item_key=item_key, reason=reason, detail=detail, encoding=encoding
         )
+
+    def _letters_for(self, change: Change, how: str, reason: str, detail: str) -> DeadLetterWriter:
+        """Count and log a change that is published as a stub, and return what writes its dead letter."""
+        if self.dead_letters is None:
+            raise RelayError(f"topic {self.topic}: cannot publish change {change.event_id}: {reason}: {detail}")
+        self.dead_lettered += 1
+        said = "source %s: publishing change %s of %s %s; the full change is a dead letter: %s: %s"
+        log.warning(said, change.source, change.event_id, change.table, how, reason, detail)
+        return self.dead_letters
 
     def _check_size(self, change: Change, value: bytes, key: bytes, headers: Headers) -> None:
         size = record_size(value, key, headers)
@@ -211,7 +220,7 @@ class TopicWriter:
 
 
 def _deletes(changes: list[Change] | ChangeBlock, at: int) -> bool:
-    """Whether a change is a deletion. A block says so without making an object of it."""
+    """Whether a change is a deletion. A block answers without creating the change."""
     if isinstance(changes, list):
         return changes[at].operation is Operation.DELETE
     return changes.deletes(at)
@@ -220,9 +229,9 @@ def _deletes(changes: list[Change] | ChangeBlock, at: int) -> bool:
 def compiled_records(
     schema: Mapping[str, Any], header: bytes, table: TableSchema, codec: KeyCodec, partitions: int, largest: int
 ) -> RecordWriter | None:
-    """Return what writes usual records of one table, or None if the installation has no compiled core.
+    """Return the function that writes ordinary records of one table, or None without the compiled core.
 
-    ``schema``, ``header``: as for ``ChangeEncoder``. ``largest``: bytes of value, key and token of a record.
+    ``schema``, ``header``: as for ``ChangeEncoder``. ``largest``: bytes of a record's value, key and token.
     """
     if (core := native.core()) is None:
         return None
@@ -242,7 +251,7 @@ def compiled_records(
 
 
 def _hashed(key: Sequence[KeyColumn]) -> list[tuple[str, str]] | None:
-    """Return the columns whose bytes are the key, or None if one of them is of a rare type."""
+    """Return the columns whose bytes form the key, or None if one of them has a rare type."""
     if any(column.type not in _HASHED for column in key):
         return None
     return [(column.name, _HASHED[column.type]) for column in key]

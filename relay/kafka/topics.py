@@ -1,7 +1,7 @@
 """The topics that the relay requires, and their settings.
 
-``survey`` inspects them, for ``relay check``; ``create_missing`` also creates missing ones. The relay never
-alters an existing topic: it refuses one that would break an invariant.
+``survey`` inspects them, for ``relay check``; ``create_missing`` also creates missing ones. The relay never alters an
+existing topic: it refuses a topic that would break an invariant.
 """
 
 import logging
@@ -23,23 +23,23 @@ from relay.config.config import Internal
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction
 from relay.kafka.partition_offsets import offset_bounds
-from relay.kafka.spoken import spoken
+from relay.kafka.port_protocol import spoken
 from relay.kafka.transient_errors import failure_of
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_PARTITIONS = 64
-"""Fixed: the partition of a checkpoint is a hash of its key, and decides which worker owns the shard."""
+"""Fixed: the hash of a checkpoint's key gives its partition, which decides which worker owns the shard."""
 
 LARGEST_MESSAGE = 8 << 20
-"""Bytes: enough for two images of a 400 KB item as typed JSON with escapes."""
+"""Bytes, enough for two images of a 400 KB item as typed JSON with escapes."""
 
-# Without it, librdkafka reports every failed connection on stderr; our error reports it once.
+# Without this, librdkafka reports every failed connection on stderr; our error reports it once.
 SILENT_LOG = logging.getLogger("relay.kafka.client")
 SILENT_LOG.addHandler(logging.NullHandler())
 SILENT_LOG.propagate = False
 
-# README.md beside this file has the details.
+# See README.md in this folder for the details.
 _REPARTITION = (
     "keep `kafka.partitions: {count}`, or move to a new topic: stop the relay, let every consumer read the old topic "
     'to its end, set another `topics` template (such as "{{name}}.{{table}}.2") along with the new number, restart the '
@@ -64,22 +64,23 @@ class RequiredTopic:
     why: str
     settings: Mapping[str, str] = field(default_factory=dict)
     compacted: bool = False
-    # Whether a relay can move to a new topic with another number of partitions.
+    # Whether the relay can move to a new topic with another number of partitions.
     repartitionable: bool = False
     # Whether it may be compacted. Compaction by hash key would drop changes of other items with the same hash key.
     compactable: bool = True
+    # Whether it gets records without a key.
+    has_keyless: bool = False
 
     def request(self) -> NewTopic:
-        """Return the request to create it, with the replication factor that is the broker's default."""
+        """Return the request to create it with the broker's default replication factor."""
         return NewTopic(self.name, self.partitions, replication_factor=-1, config=dict(self.settings))
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A required topic as the broker has it. ``problem``: why the relay cannot use it, empty if it can or is missing.
+    """A topic as the broker has it. ``problem``: why the relay cannot use it; empty if it can, or if it is missing.
 
-    ``hint``: what could be improved, shown by ``relay check`` only. ``advice``: how it should be compacted, and
-    why, which the relay also logs.
+    ``hint``: a possible improvement, for ``relay check`` only. ``advice``: how it should be compacted; also logged.
     """
 
     topic: RequiredTopic
@@ -93,11 +94,11 @@ class FoundTopic:
 
 
 def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
-    """Return every topic required to relay ``tables``."""
     large = {"max.message.bytes": str(LARGEST_MESSAGE)}
     compact = {"cleanup.policy": "compact"}
     forever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
     by_item = {table for table, source in config.tables.items() if source.key_mode == "item"}
+    of_debezium = {table for table, source in config.tables.items() if source.is_debezium}
     topics = [
         RequiredTopic(
             config.topic(table),
@@ -106,6 +107,7 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
             large,
             repartitionable=True,
             compactable=table in by_item,
+            has_keyless=table in of_debezium,
         )
         for table in tables
     ]
@@ -113,11 +115,9 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
     def single(kind: Internal, what: str, settings: Mapping[str, str], **more: bool) -> RequiredTopic:
         return RequiredTopic(config.internal(kind), 1, f"{what} are read in a single order", settings, **more)
 
-    # Several tables may share a topic.
-    unique = {topic.name: topic for topic in topics}
     ddl = [single("ddl", "the statements of a shard", {**large, **forever}, compactable=False)]
     return [
-        *unique.values(),
+        *{topic.name: topic for topic in topics}.values(),  # several tables may share a topic
         RequiredTopic(
             config.internal("checkpoints"),
             CHECKPOINT_PARTITIONS,
@@ -125,7 +125,7 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
             compaction.PROMPT,
             compacted=True,
         ),
-        # It has one record for each layout of a table, so it stays small.
+        # It has one record per layout of a table, so it stays small.
         single("schemas", "schemas", compact, compacted=True),
         single("watermarks", "watermarks", compaction.PROMPT, compacted=True),
         single("gaps", "gaps", forever, compactable=False),
@@ -143,7 +143,7 @@ def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
     """Return an admin client that has reached a broker within ``timeout`` seconds.
 
     Raises ``Unavailable`` with the brokers and why none answered, or why AWS gives no token; ``ConfigError`` for a
-    setting in ``kafka.producer`` that librdkafka does not accept.
+    setting in ``kafka.producer`` that librdkafka refuses.
     """
     reasons: list[KafkaError] = []
     try:
@@ -151,7 +151,7 @@ def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
         Producer(dict(config.kafka.producer), logger=SILENT_LOG)
         settings: dict[str, Any] = {**config.client("admin"), "error_cb": reasons.append}
         if config.kafka.iam is not None:
-            # The client would wait for a token in vain, and not say why.
+            # The client would wait for a token for ever, without saying why.
             settings["oauth_cb"].make()
         admin = AdminClient(settings, logger=SILENT_LOG)
     except (KafkaException, TypeError, ValueError) as error:
@@ -161,7 +161,7 @@ def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
 
 
 def unreadable(settings: Mapping[str, Any]) -> str:
-    """Return which file of TLS cannot be read, which OpenSSL does not say; empty if all can, or none is named."""
+    """Return which TLS file cannot be read, which OpenSSL does not say; empty if all can, or none is named."""
     for key, path in settings.items():
         is_file = key.startswith("ssl.") and key.endswith(".location") and path != "probe"
         if is_file and not os.access(path, os.R_OK):
@@ -197,10 +197,7 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
 
 
 def create_missing(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
-    """Create the missing topics and wait until they have leaders. Return all required topics.
-
-    Raises ``Unavailable`` if an existing topic cannot be used, or one cannot be created.
-    """
+    """Create the missing topics, wait for their leaders, and return all that are required. Raises ``Unavailable``."""
     found = _require_usable(admin, config, tables)
     missing = [each.topic for each in found if not each.exists]
     if not missing:
@@ -210,16 +207,16 @@ def create_missing(admin: AdminClient, config: Config, tables: Sequence[str]) ->
         try:
             future.result(_CREATE_TIMEOUT)
         except KafkaException as error:
-            # Another worker may have created it; the survey below checks it.
+            # Another worker may have created it; the survey below checks the topic.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise failure_of(error, f"cannot create topic {name!r}") from error
-    # Creating returns before the new partitions have leaders.
+    # The request returns before the new partitions have leaders.
     offset_bounds(admin, [(topic.name, number) for topic in missing for number in range(topic.partitions)])
     return _require_usable(admin, config, tables)
 
 
 def _require_usable(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
-    """Return the survey. Raises ``Unavailable`` with all of its problems."""
+    """Return the survey. Raises ``Unavailable`` with all its problems."""
     found = survey(admin, config, tables)
     if problems := [topic.problem for topic in found if topic.problem]:
         raise Unavailable("\n".join(problems))
@@ -252,16 +249,14 @@ def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, 
             "Kafka would delete records that the relay still needs"
         )
     if not topic.compactable and "compact" in policies:
-        # I1
-        return (
-            f"topic {topic.name!r} has cleanup.policy={policy} but needs delete: "
-            "Kafka would delete all but the last record of each key"
-        )
+        keyless = "Kafka would refuse the record of a TRUNCATE, which has no key in Debezium's envelope"
+        why = keyless if topic.has_keyless else "Kafka would delete all but the last record of each key"
+        return f"topic {topic.name!r} has cleanup.policy={policy} but needs delete: {why}"  # I1
     return compaction.forgetting(topic.name, topic.settings, settings, bootstrap_servers)
 
 
 def _replicas(found: TopicMetadata, settings: Mapping[str, str]) -> tuple[int, int]:
-    """Return the replication factor of a topic and its min.insync.replicas."""
+    """Return the replication factor of a topic, and its min.insync.replicas."""
     counts = [len(partition.replicas) for partition in found.partitions.values()]
     return min(counts, default=1), int(settings.get("min.insync.replicas", 1))
 
@@ -286,7 +281,7 @@ def _metadata(admin: AdminClient, config: Config, timeout: float, reasons: list[
         try:
             return admin.list_topics(timeout=step)
         except KafkaException as error:
-            # Only the callback learns about connection errors.
+            # The client reports connection errors only to the callback.
             admin.poll(0)
             down = any(reason.code() == KafkaError._ALL_BROKERS_DOWN for reason in reasons)
             left = begun + (min(timeout, _DOWN_TIMEOUT) if down else timeout) - time.monotonic()
@@ -310,8 +305,8 @@ def _connection_failure(error: KafkaException, reasons: list[KafkaError], config
     if reasons and not specific:
         # The callback gets no error for a connection that was accepted and then closed, or left without an answer.
         return (
-            "it closes the connection, or does not answer: it hangs, or requires another `security.protocol` than "
-            f"{protocol}: set that in `kafka.producer`"
+            "it closes the connection or does not answer: it hangs, or requires a `security.protocol` other than "
+            f"{protocol}: set the right one in `kafka.producer`"
         )
     refused = [reason for reason in specific if reason.code() != KafkaError._TRANSPORT]
     chosen = (refused or specific)[-1:]
@@ -319,7 +314,6 @@ def _connection_failure(error: KafkaException, reasons: list[KafkaError], config
 
 
 def _settings(admin: AdminClient, config: Config, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of existing topics."""
     if not names:
         return {}
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]

@@ -1,7 +1,4 @@
-"""Which Kafka errors are transient.
-
-``KafkaError.retriable`` is set for transactional calls only, so the codes of all others are listed here.
-"""
+"""Which Kafka errors are transient: ``KafkaError.retriable`` is set for transactional calls only."""
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -47,7 +44,7 @@ def is_transient(error: KafkaError) -> bool:
 
 
 def failure_of(error: KafkaException, what: str) -> Unavailable:
-    """Return what to raise when a request has failed, `NoAnswer` if the next one may not. ``what``: it cannot do."""
+    """Return the error for a failed request, `NoAnswer` if the next may succeed. ``what``: the failed action."""
     reason: KafkaError = error.args[0]
     failure = NoAnswer if is_transient(reason) else Unavailable
     return failure(f"{what}: {reason.str().rstrip('.')}{_TO_ALLOW if is_forbidden(reason) else ''}")

@@ -1,6 +1,6 @@
 """Writes a record of ``checkpoints`` outside the workers' transactions and without their fence.
 
-Only for records that say what people want, or are asked: nothing that decides what is published twice (I3).
+Only for records that express or request people's decisions, never for records that decide what is published twice (I3).
 """
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -14,7 +14,7 @@ _WRITE_SECONDS = 30.0
 
 
 def write_unfenced(settings: KafkaSettings, key: bytes, value: bytes | None, look: str) -> None:
-    """Write a record, or remove it, and wait until that is stored. Raises ``Unavailable``.
+    """Write or remove a record, and wait until that is stored. Raises ``Unavailable``.
 
     ``look``: the command that shows whether it was stored after all.
     """

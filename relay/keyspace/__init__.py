@@ -1,4 +1,4 @@
-"""Queries over the shards of a keyspace, with tokens that say how fresh they are.
+"""Queries over the shards of a keyspace, with tokens that show how fresh they are.
 
 See ``relay/keyspace/README.md`` for examples.
 """
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KeyspaceQueries", "ServerState"]
 
-if not TYPE_CHECKING:  # or a type checker would take any name
-    __getattr__ = lazily(
-        __name__, {"relay.keyspace.queries": "KeyspaceQueries", "relay.keyspace.server": "ServerState"}, "mysql"
-    )
+if not TYPE_CHECKING:  # without this check, a type checker would accept any name
+    _HOMES = {"relay.keyspace.queries": "KeyspaceQueries", "relay.keyspace.server": "ServerState"}
+    __getattr__ = lazily(__name__, _HOMES, "mysql")

@@ -1,7 +1,7 @@
 """Queries over the shards of a keyspace with ``include_event_token`` and ``compare_event_token``, as vtgate had them.
 
-A query of one sharding key goes to its shard, and there to a server that is watched: see ``relay.mysql.queries`` for
-what a token says. It holds for its shard alone.
+A query with one sharding key goes to its shard, to a server that is watched: see ``relay.mysql.queries`` for the
+meaning of a token, which is valid only for that shard.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import ssl as tls
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pymysql.connections import Connection
 
@@ -22,37 +23,39 @@ from relay.gtid import GtidError, MariaDBSet, parse
 from relay.keyrange import KeyRange, shard_range, shards_covering
 from relay.keyspace.server import ServerState, WatchedServer, Work
 from relay.mysql import connection
-from relay.mysql.connection import ServerConnection
-from relay.mysql.login import Login, Password
+from relay.mysql.connection import Login, Password, ServerConnection
 from relay.mysql.queries import Answer, reflects
 from relay.process.slow_call import call_all
 from relay.token import EventToken
-from relay.vitess.vindex import Value, keyspace_id, require_computable
+from relay.vitess.vindex import NoKeyspaceId, Value, keyspace_id, require_computable
+
+if TYPE_CHECKING:
+    from relay.vitess.lookup import LookupVindex
 
 T = TypeVar("T")
 
 IsFresh = Callable[[EventToken], bool]
-"""Whether a read with the token would be fresh enough for what it is compared with."""
+"""Whether a read with the token would be fresh enough for the comparison."""
 
 
+@dataclass(eq=False)
 class WatchedShard:
-    """The servers of a shard in the order in which they are wanted, replicas first. Threads may share it.
+    """The servers of a shard in order of preference, replicas first. Threads may share it.
 
-    ``name``: the shard's in tokens. ``max_lag``: seconds that a server may be behind before others are wanted more.
+    ``name``: of the shard in tokens. ``max_lag``: seconds that a server may lag before others are preferred.
     """
 
-    def __init__(self, name: str, servers: Sequence[WatchedServer], max_lag: float) -> None:
-        self.name = name
-        self.servers = servers
-        self.max_lag = max_lag
+    name: str
+    servers: Sequence[WatchedServer]
+    max_lag: float
 
     def run(self, work: Work[T], is_fresh: IsFresh) -> T:
-        """Return what ``work`` makes of a connection to the best server, or to the next one if that cannot be queried.
+        """Return the result of ``work`` on a connection to the best server, or to the next if that cannot be queried.
 
-        Raises ``Unavailable`` with the reason of each server if none can, and what ``work`` raises.
+        Raises ``Unavailable`` with all reasons if no server can be queried, and the errors of ``work``.
         """
         problems = []
-        for server in self._by_rank(is_fresh):
+        for server in sorted(self.servers, key=lambda each: self._rank(each, is_fresh)):
             try:
                 return server.run(lambda connection, token: work(connection, self._trusted(token)))
             except Unavailable as error:
@@ -60,9 +63,9 @@ class WatchedShard:
         raise Unavailable(f"no server of shard {self.name} can be queried: {'; '.join(problems)}")
 
     def _trusted(self, token: EventToken | None) -> EventToken | None:
-        """Return the token, unless the shard may have two histories: positions of MariaDB look the same in both.
+        """Return the token, unless the shard may have two histories: MariaDB's positions look the same in both.
 
-        That is while a former primary still accepts writes after another server has taken its place.
+        That is possible while a former primary still accepts writes after another server has replaced it.
         """
         if token is None or not _is_mariadb(token):
             return token
@@ -70,20 +73,12 @@ class WatchedShard:
         primaries = sum(role is not None and role.is_primary for role in roles)
         return token if primaries <= 1 else None  # I6
 
-    def _by_rank(self, is_fresh: IsFresh) -> Iterator[WatchedServer]:
-        """Yield the first of the best, and rank the others only if that one fails: a query asks for much, and often."""
-        best = next((server for server in self.servers if self._rank(server, is_fresh) == 0), None)
-        if best is not None:
-            yield best
-        others = (server for server in self.servers if server is not best)
-        yield from sorted(others, key=lambda server: self._rank(server, is_fresh))
-
     def _rank(self, server: WatchedServer, is_fresh: IsFresh) -> int:
         if server.has_failed:
             return 4
         token = server.token
         if token is None:
-            return 3  # its rows are as good, but nothing says how fresh they are
+            return 3  # its rows are as good, but nothing shows how fresh they are
         if server.watcher.lag > self.max_lag or server.is_silent:
             return 2
         return 0 if is_fresh(token) else 1
@@ -109,30 +104,31 @@ class KeyspaceQueries:
     """Queries the shards of a keyspace, each on one of its servers. Threads may share it.
 
     ``keyspace``: ``<source>/<keyspace>``, the beginning of the shards' names in tokens; for ``type: mysql`` the
-    keyspace is the database. ``shards``: the servers of each, as ``host:port``, in the order in which they are wanted:
-    replicas first, then the primary. ``vindex``: the type of the primary vindex, such as ``hash``, or None if there is
-    one shard.
+    keyspace is the database. ``shards``: the servers of each, as ``host:port``, in order of preference:
+    replicas first, then the primary. ``vindex``: the type of the primary vindex, such as ``hash``; a lookup vindex,
+    whose column has the sharding keys then; or None if there is one shard.
 
     ``connect``: opens a PyMySQL connection for queries, with ``autocommit=True``; ``watch``: one to follow the binlog,
-    as ``relay.mysql.connection.connect`` does. Both get an address. ``max_lag``: seconds that a server may be behind
-    before others are wanted more.
+    as ``relay.mysql.connection.connect`` does. Both get an address. ``max_lag``: seconds that a server may lag before
+    others are preferred.
 
-    Each server is watched by a thread, on a connection of its own, from ``start`` to ``close``. A server that cannot be
-    watched is queried if no other can, without tokens. Sessions are read-only, since a query is made again on another
-    server if the first one fails. No lock is held during a call to a server. ``shards``: their names in key order.
+    A thread watches each server over a separate connection, from ``start`` to ``close``. A server that cannot be
+    watched is queried only if no other can be, without tokens. Sessions are read-only, because a query is repeated on
+    another server if the first one fails. No lock is held during a call to a server. ``shards``: their names in key
+    order.
     """
 
     def __init__(
         self,
         keyspace: str,
         shards: Mapping[str, Sequence[str]],
-        vindex: str | None,
+        vindex: str | LookupVindex | None,
         *,
         connect: Callable[[str], Connection[Any]],
         watch: Callable[[str], ServerConnection],
         max_lag: float = MAX_LAG,
     ) -> None:
-        """Raises ValueError for shards that do not cover the key space, and for a vindex that cannot be computed."""
+        """Raise ValueError for shards that do not cover the key space, or for a vindex that cannot be computed."""
         if keyspace.count("/") != 1:
             raise ValueError(f"{keyspace!r} must be <source>/<keyspace>, as in the tokens of the relay")
         self.keyspace = keyspace
@@ -141,9 +137,9 @@ class KeyspaceQueries:
         names = shards_covering(KeyRange(), shards)
         if empty := [name for name in names if not shards[name]]:
             raise ValueError(f"keyspace {keyspace}: no servers are listed for {', '.join(empty)}")
-        if vindex is not None:
+        if isinstance(vindex, str):
             require_computable(vindex)
-        elif len(names) > 1:
+        elif vindex is None and len(names) > 1:
             raise ValueError(f"keyspace {keyspace} has {len(names)} shards: name its vindex, such as hash")
         self._starts = [shard_range(name).start for name in names]
         self.shards: Sequence[str] = names
@@ -157,7 +153,7 @@ class KeyspaceQueries:
         cls,
         keyspace: str,
         shards: Mapping[str, Sequence[str]],
-        vindex: str | None,
+        vindex: str | LookupVindex | None,
         user: str,
         password: Password,
         *,
@@ -165,7 +161,7 @@ class KeyspaceQueries:
         ssl: tls.SSLContext | None = None,
         max_lag: float = MAX_LAG,
     ) -> Self:
-        """Make queries of one user, who needs what a source of ``type: mysql`` needs. ``database``: to query."""
+        """Create the queries of one user, who needs the same privileges as for a source with ``type: mysql``."""
 
         def connect(address: str) -> Connection[Any]:
             opened = Login(*host_port(address), user, password, ssl).connect()
@@ -179,7 +175,7 @@ class KeyspaceQueries:
         return cls(keyspace, shards, vindex, connect=connect, watch=watch, max_lag=max_lag)
 
     def start(self) -> Self:
-        """Watch all servers, and wait until each is watched or cannot be. A forked process calls it for itself.
+        """Watch all servers, and wait until each is watched or has failed. A forked process calls this for itself.
 
         Raises ``Unavailable`` if none can be watched.
         """
@@ -215,18 +211,39 @@ class KeyspaceQueries:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ queries
-
     def shard_of(self, sharding_key: Value = None) -> str:
-        """Return the name of the shard that has the rows of a sharding key: the value of the primary vindex's column.
+        """Return the name of the shard that has the rows of a sharding key: a value of the vindex's column.
 
-        Raises ``NoKeyspaceId``, a ValueError, for a value that the vindex has no shard for, and TypeError.
+        Raises ``NoKeyspaceId``, a ValueError, for a value with no shard or several in the vindex, TypeError, and the
+        errors of ``shards_of``.
         """
-        if self.vindex is None:
-            return self.shards[0]
+        (found,) = self.shards_of([sharding_key]).values()
+        if len(found) != 1:
+            value, several = repr(str(sharding_key)[:40]), ", ".join(found)
+            if found:
+                said = f"{self.vindex}: the rows for {value} are in several shards ({several}): scatter the query"
+            else:
+                said = f"{self.vindex} has no keyspace id for {value} at present"
+            raise NoKeyspaceId(said)
+        return found[0]
+
+    def shards_of(self, sharding_keys: Iterable[Value]) -> dict[Value, list[str]]:
+        """Return the shards that have the rows of each sharding key, all lookups at once.
+
+        Raises what ``LookupVindex.keyspace_ids`` does, and ``NoKeyspaceId`` for a value that a vindex cannot compute.
+        """
+        match self.vindex:
+            case None:
+                return {key: [self.shards[0]] for key in sharding_keys}
+            case str() as name:
+                found = {key: [keyspace_id(name, key)] for key in sharding_keys}
+            case lookup:
+                found = lookup.keyspace_ids(sharding_keys)
+        return {key: [self.shards[at] for at in sorted(set(map(self._place, ids)))] for key, ids in found.items()}
+
+    def _place(self, found: bytes) -> int:
         # Keyspace ids compare as if padded with zero bytes, like the bounds.
-        found = keyspace_id(self.vindex, sharding_key).rstrip(b"\0")
-        return self.shards[bisect_right(self._starts, found) - 1]
+        return bisect_right(self._starts, found.rstrip(b"\0")) - 1
 
     def execute(
         self,
@@ -239,8 +256,8 @@ class KeyspaceQueries:
     ) -> Answer:
         """Run a query in the shard of ``sharding_key``, if possible on a server that is fresh enough for the token.
 
-        Raises ``Unavailable`` if no server of the shard can be queried, PyMySQL's errors for the query itself, and what
-        ``shard_of`` raises.
+        Raises ``Unavailable`` if no server of the shard can be queried, PyMySQL's errors for the query itself, and the
+        errors of ``shard_of``.
         """
         shard = self.shard_of(sharding_key)
         return self._execute(shard, sql, args, include_event_token, compare_event_token)
@@ -250,26 +267,30 @@ class KeyspaceQueries:
         sql: str,
         args: Arguments = None,
         *,
+        sharding_keys: Iterable[Value] | None = None,
         include_event_token: bool = False,
         compare_event_tokens: Mapping[str, EventToken] | None = None,
     ) -> dict[str, Answer]:
-        """Run a query in all shards at once, and return the rows, the token and ``fresher`` of each, in key order.
+        """Run a query in all shards at once; return the rows, the token and ``fresher`` for each, in key order.
 
-        ``compare_event_tokens``: by the name of the shard. Raises what ``execute`` does.
+        ``sharding_keys``: only in their shards. ``compare_event_tokens``: by the name of the shard. Raises as
+        ``execute`` does.
         """
         compare = compare_event_tokens or {}
         if unknown := compare.keys() - set(self.shards):
             raise ValueError(f"keyspace {self.keyspace} has no shard {', '.join(sorted(unknown))}")
-        calls = [
-            partial(self._execute, name, sql, args, include_event_token, compare.get(name)) for name in self.shards
-        ]
-        return dict(zip(self.shards, call_all(f"scatter-{self.keyspace}", calls), strict=True))
+        shards = self.shards
+        if sharding_keys is not None:
+            wanted = {shard for found in self.shards_of(sharding_keys).values() for shard in found}
+            shards = [shard for shard in self.shards if shard in wanted]
+        calls = [partial(self._execute, name, sql, args, include_event_token, compare.get(name)) for name in shards]
+        return dict(zip(shards, call_all(f"scatter-{self.keyspace}", calls), strict=True))
 
     def run(self, shard: str, work: Work[T], is_fresh: IsFresh = lambda _: True) -> T:
-        """Return what ``work`` makes of a connection to a server of a shard, and of a token that was taken before.
+        """Return the result of ``work`` on a connection to a server of a shard, with a token taken before.
 
-        ``work`` runs again on another server if that one fails. ``is_fresh``: whether a read with a token would be
-        fresh enough; servers where it is come first. Raises what ``execute`` does, and what ``work`` raises.
+        ``work`` is repeated on another server if that one fails. ``is_fresh``: whether a read with a token would be
+        fresh enough; such servers come first. Raises as ``execute`` and ``work`` do.
         """
         return self._shards[shard].run(work, is_fresh)
 

@@ -1,4 +1,4 @@
-"""One server of a shard: watched by a thread that begins again after each failure, and queried by any number."""
+"""One server of a shard: watched by a thread that restarts after each failure, and queried by any number of threads."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 Work = Callable[["Connection[Any]", EventToken | None], T]
-"""What is done on a connection. The token was taken before: what is read reflects everything up to it."""
+"""Work on a connection. The token was taken before: the rows read reflect everything up to it."""
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds before a server is watched again; doubles
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds before a server is watched again, doubled each time
 _LOST = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1184, 1927})  # a shutdown, a broken network, a killed connection
 _SILENT = 10.0  # seconds
-_AVOID = 5.0  # how many seconds a server that failed is tried last
+_AVOID = 5.0  # seconds during which a server that failed is tried last
 
 
 class ServerState(NamedTuple):
-    """A server of a shard. ``lag``: seconds, infinite if nobody knows. ``problem``: why it is not watched, if so."""
+    """A server of a shard. ``lag``: seconds, infinite if unknown. ``problem``: why it is not watched, if so."""
 
     address: str
     role: str
@@ -72,43 +72,41 @@ class WatchedServer:
         # Replaced by the thread, read by any other.
         self.watcher = self._new_watcher()
         self._problem: str | None = "it is not watched yet"
-        # It is tried last until this time, in seconds of the monotonic clock. Set by any thread, in one assignment.
+        # Until this time, in monotonic seconds, it is tried last. Set by any thread, in one assignment.
         self._avoid_until = -math.inf
         self._thread = threading.Thread(target=self._keep_watching, name=f"watch-{address}", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch it, in a thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching soon. It does not wait."""
+        """Stop watching soon, without waiting."""
         self._stopping.set()
         self.watcher.stop()
 
     def close(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for the thread, and close the connections that no thread uses.
 
-        A thread that waits for a server that does not answer ends when that wait does.
+        A thread that waits for a silent server ends when its wait ends.
         """
         if self._process != os.getpid():
-            return  # they are its parent's
+            return  # they belong to its parent
         if self._thread.is_alive():
             self._thread.join(timeout)
         self._connections.close()
 
     @property
     def token(self) -> EventToken | None:
-        """Queries that start after this was read reflect everything up to it. None if nobody watches."""
+        """A token: queries that start after reading it reflect everything up to it. None if nothing watches it."""
         return self._token_of(self.watcher)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is watched and has not been heard of for a while: a query may wait for it in vain."""
+        """Whether it is watched but has been silent for a while, so that a query may wait in vain."""
         return self.watcher.silence > _SILENT
 
     @property
     def has_failed(self) -> bool:
-        """Whether a query could not be made a moment ago."""
         return time.monotonic() < self._avoid_until
 
     @property
@@ -118,10 +116,10 @@ class WatchedServer:
         return ServerState(self.address, _named(watcher.role), watcher.lag, token, problem)
 
     def run(self, work: Work[T]) -> T:
-        """Return what ``work`` makes of a connection, which no other thread uses, and of a token.
+        """Return the result of ``work`` on a connection that no other thread uses, with a token.
 
-        Raises ``Unavailable`` if the server cannot be queried, what ``work`` raises otherwise, and ``RelayError`` where
-        a token would be wrong.
+        Raises ``Unavailable`` if the server cannot be queried, other errors of ``work``, and ``RelayError`` where a
+        token would be wrong.
         """
         watcher = self.watcher
         try:
@@ -140,16 +138,16 @@ class WatchedServer:
         return work(queries.connection, token)
 
     def _token_of(self, watcher: ReplicationWatcher) -> EventToken | None:
-        # In a process that was forked, the thread does not exist, and nobody would see a change of role.
+        # In a forked process, the thread does not exist, and nobody would notice a change of role.
         return watcher.token if self._process == os.getpid() else None  # I6
 
     def _open(self) -> TokenQueries:
-        """Raises ``Unavailable``."""
+        """Open a connection. Raises ``Unavailable``."""
         try:
             connection = self._connect(self.address)
             try:
                 with closing(connection.cursor()) as cursor:
-                    cursor.execute("SET SESSION TRANSACTION READ ONLY")  # since a query may be made twice
+                    cursor.execute("SET SESSION TRANSACTION READ ONLY")  # because a query may be repeated
             except BaseException:
                 connection.close()
                 raise
@@ -173,7 +171,7 @@ class WatchedServer:
                 problem = watcher.error
             except RelayError as error:
                 problem = str(error)
-            except Exception as error:  # such as one of `watch`, which is the caller's: the next time may be better
+            except Exception as error:  # such as one of `watch`, which is the caller's: the next attempt may succeed
                 problem = repr(error)
                 log.exception("%s of %s is watched again", self.address, self.shard)
             if problem is None:
@@ -194,13 +192,13 @@ class WatchedServer:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether an error of PyMySQL is one of the connection, and not of the query."""
+    """Whether a PyMySQL error concerns the connection, and not the query."""
     code = error.args[0] if error.args else None
     return isinstance(error, InterfaceError) or (isinstance(code, int) and (code in _LOST or 2000 <= code < 2049))
 
 
 def _may_be_old(error: Exception) -> bool:
-    """Whether an error may be one of a connection that was closed, or led to another server, since it was used."""
+    """Whether an error may come from a connection that was closed, or led to another server, since its last use."""
     if isinstance(error, MySQLError):
         return _is_lost(error) and not isinstance(error.__context__, TimeoutError)  # a new one would wait as long
     return isinstance(error, RelayError) and not isinstance(error, Unavailable)

@@ -3,8 +3,6 @@
 See ``relay/mysql/README.md`` for examples.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from relay.extras import lazily
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplicationWatcher", "TokenQueries"]
 
-if not TYPE_CHECKING:  # or a type checker would take any name
+if not TYPE_CHECKING:  # without this check, a type checker would accept any name
     __getattr__ = lazily(
         __name__, {"relay.mysql.queries": "TokenQueries", "relay.mysql.watcher": "ReplicationWatcher"}, "mysql"
     )

@@ -1,39 +1,73 @@
-"""Reads a table in chunks of its primary key: the statements, and the decoding of what they select.
+"""Reads a table in chunks of its primary key: the statements, and the decoding of the rows they select.
 
-The server reads the rows of the chunk, not those before and behind it, whatever the key is of. So members of ENUM and
-SET are listed, since it finds them by equality alone. It does not know that an index of first characters is in order,
-so a chunk of such an index ends at a row that it is asked for first.
+Whatever the type of the key, the server reads only the rows of the chunk, not those before or after it. So members of
+ENUM and SET are listed, because the server finds them by equality alone. It does not know that a prefix index is
+ordered, so a chunk of such an index ends at a row that is selected first.
 
 A row has the same values, byte for byte, as in the binlog (I8): ``relay.types.sql`` lists them. So a column is
 selected in a form that loses nothing: text and bytes as they are stored, FLOAT as DOUBLE, TIMESTAMP in UTC.
 """
-
-from __future__ import annotations
 
 import hashlib
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from relay.avro.columns import shortest
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql.errors import NotCarried
-from relay.mysql.indexes import PRIMARY, Part, UniqueIndex, indexes_of
+from relay.mysql.text_rows import values_of
+from relay.mysql_dialect.catalog import Definition, quoted, text_of
 from relay.mysql_dialect.compiled_changes import Cell
-from relay.mysql_dialect.definitions import Definition, definitions, text_of
-from relay.mysql_dialect.members import members, sets_by_text
-from relay.mysql_dialect.printed import Printed, printed, printed_text
+from relay.mysql_dialect.printed import Printed, members, printed, printed_text, sets_by_text
 from relay.mysql_dialect.tables import Row
 from relay.types.sql import Form, defined
 
+INDEXES = (
+    "SELECT INDEX_NAME, COLUMN_NAME, COLLATION = 'D', SUB_PART, INDEX_TYPE <> 'BTREE', NULLABLE = 'YES'"
+    " FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND NON_UNIQUE = 0"
+    " /*!80000 AND IS_VISIBLE = 'YES' *//*M!100600 AND IGNORED = 'NO' */"
+    " ORDER BY INDEX_NAME <> 'PRIMARY', INDEX_NAME, SEQ_IN_INDEX"
+)
+"""Selects the parts of the unique indexes of a table that statements may use, the primary key first."""
+
+PRIMARY = "PRIMARY"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an index. ``column``: None for an expression. ``first``: characters, or 0. ``is_hashed``: unordered."""
+
+    column: str | None
+    is_descending: bool = False
+    first: int = 0
+    is_hashed: bool = False
+    is_nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueIndex:
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(str(part.column) for part in self.parts)
+
+    @property
+    def replaces_primary(self) -> bool:
+        """Whether a table can be read by this index instead, each row once."""
+        return not any(part.column is None or part.is_nullable or part.first for part in self.parts)
+
+
 SESSION = (
-    "SET SESSION time_zone = '+00:00', sql_mode = '', character_set_results = NULL",
+    "SET SESSION time_zone = '+00:00', sql_mode = '', character_set_results = NULL, max_sort_length = 4096",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
-"""What the connection needs: times in UTC, and text in the character set of its column."""
+"""Settings for the connection: times in UTC, text in its column's character set, and whole keys in sorts."""
 
 COLUMNS = (
     "SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.COLUMNS"
@@ -41,26 +75,25 @@ COLUMNS = (
 )
 """Selects name, type, character set and collation of the columns of a table."""
 
-Raw = tuple[bytes | None, ...]
-"""The values of one row as the server sends them."""
+Raw = tuple[bytes | None, ...]  # the values of one row as the server sends them
 
 _NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?", re.IGNORECASE)
 _FLOAT = struct.Struct("<f")
 _EXACT = "{} * 1E0"
 _MEMBER = "CAST({} AS UNSIGNED)"
 _BY_CHARACTER = re.compile("(.*_bin|.*_general_ci|latin1_swedish(_nopad)?_ci)?")
-"""Collations that compare texts character by character, and the empty one of bytes."""
+"""Collations that compare texts character by character, and the empty one for bytes."""
 _MOST_LISTED = 4096  # values of an ENUM or a SET
-_MOST_READS = 10**9  # of rows that are not of the chunk, some ten minutes
+_MOST_READS = 10**9  # rows outside the chunk, worth about ten minutes
 
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
     """A column in a SELECT.
 
-    ``read``: how a value of it is read. ``literal``: what a value of it is compared with, made of ``compared`` as it is
-    selected. ``tested``: what of it is compared. ``{}`` in these is the column's quoted name. ``members``: how many
-    values an ENUM or a SET can have, numbered from 0; else 0.
+    ``read``: how its values are read. ``literal``: the form that a value is compared with, made from ``compared``, its
+    selected form. ``tested``: the compared expression. ``{}`` in these is the column's quoted name. ``members``: how
+    many values an ENUM or a SET can have, numbered from 0; otherwise 0.
     """
 
     name: str
@@ -80,16 +113,15 @@ class _Selected:
         return 0 < self.members <= _MOST_LISTED
 
     def equal(self, value: bytes) -> str:
-        """Return the condition that it has a value."""
         literal = self.literal(value)
         if not self.is_listed:
             return f"{self.test} = {literal}"
-        # MySQL, and MariaDB before 11, read all rows of a number that is alone. MySQL takes it twice for a list, and
-        # MariaDB with a number of no member.
+        # MySQL, and MariaDB before 11, read all rows for a single number. The number twice makes MySQL treat it as a
+        # list; a number of no member does so for MariaDB.
         return f"{self.test} IN ({literal}, /*!80000 {literal} *//*M! {self.members} */)"
 
-    def behind(self, value: bytes, *, is_descending: bool) -> str:
-        """Return the condition that it has a value that comes after another one in an index."""
+    def after(self, value: bytes, *, is_descending: bool) -> str:
+        """Return the condition that its value comes after another one in an index."""
         literal = self.literal(value)
         if not self.is_listed:
             return f"{self.test} {'<' if is_descending else '>'} {literal}"
@@ -99,45 +131,42 @@ class _Selected:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A table as ``information_schema`` describes it: its columns as `COLUMNS` selects them, and its unique indexes."""
+    """A table by ``information_schema``: its columns, selected with `COLUMNS`, and its unique indexes."""
 
     columns: tuple[tuple[str, str, str | None, str | None], ...]
     indexes: tuple[UniqueIndex, ...]
 
     @classmethod
-    def of(cls, columns: Iterable[Sequence[Any]], parts: Iterable[Sequence[Any]]) -> TableDescription:
-        """Make it of the rows that `COLUMNS` and `INDEXES` select."""
-        return cls(
-            tuple(
-                (str(name), text_of(kind), _optional(charset), _optional(collation))
-                for name, kind, charset, collation in columns
-            ),
-            indexes_of(parts),
-        )
+    def of(cls, columns: Iterable[Sequence[Any]], parts: Iterable[Sequence[Any]]) -> Self:
+        """Make it from the rows that `COLUMNS` and `INDEXES` select."""
+        found: dict[str, list[Part]] = {}
+        for name, column, is_descending, first, is_hashed, is_nullable in parts:
+            part = Part(column, bool(is_descending), int(first or 0), bool(is_hashed), bool(is_nullable))
+            found.setdefault(str(name), []).append(part)
+        indexes = tuple(UniqueIndex(name, tuple(each)) for name, each in found.items())
+        return cls(tuple((name, text_of(kind), *texts) for name, kind, *texts in columns), indexes)
 
     @property
     def primary(self) -> tuple[str, ...]:
-        """The columns of its primary key."""
         return next((index.columns for index in self.indexes if index.name == PRIMARY), ())
 
-    def definition(self, table: str) -> Definition:
+    def definition(self) -> Definition:
         """Return its columns and key as the binlog has them. Raises ValueError for a type that cannot be carried."""
-        columns = [(table, name, kind) for name, kind, *_ in self.columns]
-        found = definitions(columns, [(table, name) for name in self.primary])[table]
+        found = Definition.of({name: kind for name, kind, *_ in self.columns}, self.primary)
         if found.problem:
             raise ValueError(f"the table {found.problem}")
         return found
 
 
 class KeyMissing(RelayError):
-    """The table has no primary key to read it by."""
+    """The table has no primary key by which to read it."""
 
 
 class ChunkQuery:
-    """The statements for one table of ``database``, and what decodes their rows.
+    """The statements that read one table of ``database``, and the decoders for their rows.
 
-    ``shows_values``: whether a message may show a value that is not of the key.
-    Raises ``RelayError`` for a table without a primary key, or with a column that cannot be read exactly.
+    ``shows_values``: whether messages may show values of non-key columns. Raises ``RelayError`` for a table without a
+    primary key, or with a column that cannot be read exactly.
     """
 
     def __init__(self, database: str, table: str, description: TableDescription, *, shows_values: bool = True) -> None:
@@ -156,29 +185,29 @@ class ChunkQuery:
         by_name = {column.name: column for column in self._columns}
         collations = {name: collation or "" for name, _, _, collation in description.columns}
 
-        def in_index(part: Part) -> _Selected:
-            column = by_name[str(part.column)]
-            # I1: texts may be equal that do not begin equally, such as with a soft hyphen.
-            if not part.first or _BY_CHARACTER.fullmatch(collations[column.name]):
-                return column
-            return replace(column, compared=f"LEFT({{}}, {part.first})", tested=f"LEFT({{}}, {part.first})")
-
         def is_seekable(index: UniqueIndex) -> bool:
-            """Whether the server finds by it the rows behind a key."""
-            columns = map(in_index, index.parts)
-            return not any(part.is_hashed for part in index.parts) and all(
-                column.members <= _MOST_LISTED and column.tested == "{}" for column in columns
+            """Whether the server can seek the rows after a key in it."""
+            return not any(
+                part.is_hashed
+                or by_name[str(part.column)].members > _MOST_LISTED
+                # I1: texts may be equal although they begin differently, such as with a soft hyphen.
+                or (part.first and not _BY_CHARACTER.fullmatch(collations[str(part.column)]))
+                for part in index.parts
             )
 
         primary, *others = description.indexes
         candidates = [primary, *(each for each in others if each.replaces_primary)]
         self._index = next((each for each in candidates if is_seekable(each)), primary)
         self._is_seekable = is_seekable(self._index)
-        self._key = list(map(in_index, self._index.parts))
+        self._key = []
+        for part in self._index.parts:
+            column = by_name[str(part.column)]
+            is_sorted_text = not self._is_seekable and collations[column.name] and not column.members
+            self._key.append(_by_bytes(column, part.first) if is_sorted_text else column)
         by = [(name, kind, text) for name, kind, _, text in description.columns if name in self._index.columns]
-        # A hash of what the order of the rows depends on: the index, and types and collations of its columns.
+        # A hash of everything that decides the order of rows: the index, and types and collations of its columns.
         self.order = hashlib.blake2b(repr((self._index, by)).encode(), digest_size=8).hexdigest()
-        # Where the key is in a raw row: among the columns, or selected once more in the form that is compared.
+        # The places of the key in a raw row: among the columns, or selected again in the compared form.
         names = [column.name for column in self._columns]
         selects = [column.value.format(quoted(column.name)) for column in self._columns]
         self._at = []
@@ -192,36 +221,32 @@ class ChunkQuery:
 
     @property
     def cells(self) -> list[Cell]:
-        """How the compiled core reads the columns."""
         return [(column.read.cell, column.read.decode, False, False) for column in self._columns]
 
     def require_cheap(self, rows: int, size: int, page: int) -> None:
-        """Raise ``RelayError`` if the server would read a large table once for each chunk.
-
-        ``size``: the bytes of its ``rows``. ``page``: those of a chunk.
-        """
+        """Raise ``RelayError`` if each chunk of ``page`` bytes would read a large table, of ``size`` bytes."""
         reads = rows * (size // page) // 2
         if not self._is_seekable and reads > _MOST_READS:
             raise RelayError(
-                f"a snapshot of the table {self.table} would read about {reads} rows to get {rows}: its primary key is "
-                "a hash, has only the first characters of a text whose collation compares more than characters, or an "
-                f"ENUM or a SET of more than {_MOST_LISTED} values, so the server cannot go on behind a row: add a "
-                "UNIQUE index of whole NOT NULL columns, or leave the table out of `tables`"
+                f"a snapshot of the table {self.table} would read about {reads} rows to get {rows}, because the server "
+                "cannot seek the rows after a key: the primary key is a hash, has only the first characters of a text "
+                "whose collation does not compare character by character, or has an ENUM or a SET of more than "
+                f"{_MOST_LISTED} values. Add a UNIQUE index of whole NOT NULL columns, or leave the table out of "
+                "`tables`"
             )
 
     def statement(self, after: Sequence[bytes], limit: int, ask: Callable[[str], Iterable[Raw]]) -> tuple[str, bool]:
         """Return the SELECT of the next ``limit`` rows, and whether rows follow even if it finds fewer.
 
-        ``after``: the key of the last row, empty at the beginning. ``ask`` runs a statement and returns its rows.
-        Raises ``RelayError`` if ``after`` is not a key of this table.
+        ``after``: the last key, or empty. ``ask``: runs a statement. Raises ``RelayError`` if ``after`` is not a key.
         """
-        where, end = " OR ".join(self._behind(after)) if after else "true", list[Raw]()
+        where, end = " OR ".join(self._after(after)) if after else "true", list[Raw]()
         select = f"SELECT {self._selects} FROM {self._place} FORCE INDEX ({quoted(self._index.name)}) WHERE "
         if self._is_seekable and any(part.first for part in self._index.parts):
             end = list(ask(f"{select}{where} LIMIT {limit}, 1"))
             for last in map(self.key_of, end):
-                # The server sorts the rows up to this one. Whichever it is, none is left out.
-                where = f"({where}) AND ({' OR '.join([*self._behind(last, turned=True), self._equal(last)])})"
+                # The server sorts the rows up to this one. Whichever row it is, none is left out.
+                where = f"({where}) AND ({' OR '.join([*self._after(last, turned=True), self._equal(last)])})"
         order = ", ".join(
             column.test + " DESC" * part.is_descending
             for column, part in zip(self._key, self._index.parts, strict=True)
@@ -232,38 +257,39 @@ class ChunkQuery:
         """Return a SELECT of the table's rows that ends in ``rest``."""
         return f"SELECT {self._selects} FROM {self._place} {rest}"
 
-    def _behind(self, key: Sequence[bytes], *, turned: bool = False) -> Iterator[str]:
-        """Yield conditions of the rows behind a key, or before it if it is ``turned``: a > x, and a = x AND b > y.
-
-        Both servers read by an index what meets one of them.
-        """
+    def _after(self, key: Sequence[bytes], *, turned: bool = False) -> Iterator[str]:
+        """Yield conditions, for which servers use an index, for the rows after a key, or before it if ``turned``."""
         if len(key) != len(self._key):
-            raise RelayError(f"the primary key of {self.table} changed while its snapshot was read: begin another one")
+            raise RelayError(
+                f"the primary key of {self.table} changed while its snapshot was read: start a new snapshot"
+            )
         for at, (column, part) in enumerate(zip(self._key, self._index.parts, strict=True)):
-            behind = column.behind(key[at], is_descending=part.is_descending != turned)
-            yield f"{self._equal(key[:at])} AND {behind}" if at else behind
+            following = column.after(key[at], is_descending=part.is_descending != turned)
+            yield f"{self._equal(key[:at])} AND {following}" if at else following
 
     def _equal(self, key: Sequence[bytes]) -> str:
-        """Return the condition of the rows whose key begins so."""
         return " AND ".join(column.equal(value) for column, value in zip(self._key, key, strict=False))
 
     def key_of(self, raw: Raw) -> list[bytes]:
-        """Return the key of a raw row, for `statement`."""
         return [raw[at] or b"" for at in self._at]
 
     def row(self, raw: Raw) -> Row:
         """Decode a row. Raises ``NotCarried`` for a value that cannot be carried exactly (I8)."""
         values: list[Any] = []
         try:
-            # What follows the columns is the key once more.
+            # After the columns, the key is selected again.
             for value, column in zip(raw[: len(self._columns)], self._columns, strict=True):
                 values.append(None if value is None else column.read.decode(value))
         except (ValueError, ArithmeticError, KeyError) as error:
             raise NotCarried(self._explain(raw, len(values), error)) from None
         return tuple(values)
 
+    def row_in(self, packet: bytes) -> Row:
+        """Decode the row in a packet, as `row` does."""
+        return self.row(values_of(packet))
+
     def _explain(self, raw: Raw, at: int, error: Exception) -> str:
-        """Return why a row is not carried: the first ``at`` columns of it are."""
+        """Return why a row cannot be carried after its first ``at`` columns."""
         key = {column.name: raw[at] for column, at in zip(self._key, self._at, strict=True)}
         if at >= min(len(raw), len(self._columns)):
             return f"the table {self.table}, row {key}: it cannot be carried"
@@ -274,12 +300,8 @@ class ChunkQuery:
         return f"{place}: {shown!r} cannot be carried: {error}"
 
 
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _selected(name: str, definition: str, charset: str | None) -> _Selected:
-    """Return how a column is selected and decoded. Raises ValueError naming it if that is not possible exactly."""
+    """Return how to select and decode a column. Raises ValueError, naming it, if it cannot be read exactly."""
     try:
         found = defined(definition)
         match found.type.form:
@@ -288,14 +310,12 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
                 # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
                 return _Selected(name, exact, _number, _EXACT, _EXACT)
             case Form.ENUM:
-                count = len(members(found.inside)) + 1  # 0 is of a value that is not a member
+                count = len(members(found.inside)) + 1  # 0 stands for a value that is not a member
                 return _Selected(name, printed_text(charset), _number, compared=_MEMBER, members=count)
             case Form.SET:
-                by_text, count = (
-                    sets_by_text(found.inside, printed_text(charset).decode, copied=True),
-                    len(members(found.inside)),
-                )
-                return _Selected(name, Printed(by_text.__getitem__), _number, compared=_MEMBER, members=1 << count)
+                read = Printed(sets_by_text(found.inside, printed_text(charset).decode, copied=True))
+                count = 1 << len(members(found.inside))
+                return _Selected(name, read, _number, compared=_MEMBER, members=count)
         read = printed(found, charset)
         match found.type.form:
             case Form.DOUBLE:
@@ -314,20 +334,22 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
         raise ValueError(f"column {name}: {error}") from None
 
 
+def _by_bytes(column: _Selected, first: int) -> _Selected:
+    """Return how to compare the key's text, its ``first`` characters or all, where the server has to sort it (I1).
+
+    In some collations, such as cp1250_czech_cs, the sort order of texts differs from their comparison.
+    """
+    form = f"CAST(LEFT({{}}, {first}) AS BINARY)" if first else "CAST({} AS BINARY)"
+    return replace(column, compared=form, tested=form, literal=lambda raw: f"X'{raw.hex()}'")
+
+
 def _number(raw: bytes) -> str:
     if not _NUMBER.fullmatch(raw):
         raise RelayError(f"{raw!r} is not a number: the primary key changed while its snapshot was read")
     return raw.decode("ascii")
 
 
-def _optional(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
 def limit_for(rows: int, size: int, most: int, page: int) -> int:
-    """Return how many rows to ask for next, so that they have about ``page`` bytes, at most ``most`` rows.
-
-    ``rows``, ``size``: how large the last chunk was, in rows and bytes.
-    """
+    """Return how many rows, up to ``most``, to request for ``page`` bytes, after ``rows`` of ``size`` bytes."""
     fitting = page * rows // max(size, 1) if rows else most
     return max(1, min(most, fitting, 2 * rows if rows else most))

@@ -1,26 +1,43 @@
-"""A connection to one MySQL or MariaDB server: flavour, settings, GTIDs, and whether its binlog can be read."""
+"""A connection to a MySQL or MariaDB server: login, flavour, settings, GTIDs, and whether its binlog can be read."""
 
 from __future__ import annotations
 
 import re
 import ssl as tls
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor, DictCursor
 
+from relay.aws import Refused
 from relay.errors import Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.errors import FAULTS, Denied, Interrupted, NotCarried, translated
-from relay.mysql.login import Login, Password
 from relay.mysql.text_rows import row_packets, values_of
 from relay.process.service_clock import ServiceClock
 
+CONNECT_TIMEOUT = 10.0  # seconds
+READ_TIMEOUT = 30.0  # seconds
+
+# Authentication plugins that send the password as it is, and the error code for unusable ones.
+_CLEAR = ("mysql_clear_password", "dialog")
+_NO_PLUGIN = 2059
+
+_SESSION = (
+    f"SET SESSION sql_select_limit = {2**64 - 1}, wait_timeout = 28800, net_write_timeout = 3600"
+    " /*M!, system_versioning_asof = DEFAULT */"
+)
+"""Lets a SELECT return all present rows, and keeps the connection alive, whatever the server's own settings are."""
+
+Password = str | Callable[[], str]
+
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
 
-# Whether MySQL shows primary keys that it generated itself: the binlog has them always.
+# Whether MySQL shows primary keys that it generated itself. The binlog always has them.
 _SHOWS_KEYS = "show_gipk_in_create_table_and_information_schema"
 
 LEAVE_NOTHING_OUT = {
@@ -33,43 +50,97 @@ LEAVE_NOTHING_OUT = {
     "slave_skip_errors": ("OFF",),
     "slave_type_conversions": ("", "ALL_NON_LOSSY"),
 }
-"""Settings of a replica, and the only values of each that let it apply all that it gets, as it is."""
+"""Settings of a replica, with the only values that let it apply everything unchanged."""
 
 FILTERS = ("Do_DB", "Ignore_DB", "Do_Table", "Ignore_Table", "Wild_Do_Table", "Wild_Ignore_Table", "Rewrite_DB")
-"""The filters of a replica, as its status has them after ``Replicate_``."""
+"""The filters of a replica, with their names after ``Replicate_`` in its status."""
 
+# fmt: off
 _VARIABLES = (
-    *(f"replicate_{name}".lower() for name in FILTERS),
-    "log_bin",
-    "binlog_error_action",
-    "binlog_format",
-    "binlog_row_image",
-    "binlog_row_metadata",
-    "binlog_row_value_options",
-    "binlog_transaction_compression",
-    "log_slave_updates",
-    "log_replica_updates",
-    "lower_case_table_names",
-    "gtid_mode",
-    "gtid_domain_id",
-    "gtid_strict_mode",
-    "group_replication_group_name",
-    "innodb_native_foreign_keys",
-    *LEAVE_NOTHING_OUT,
-    "read_only",
-    "super_read_only",
-    "server_id",
-    "server_uuid",
-    _SHOWS_KEYS,
-    "version",
+    *(f"replicate_{name}".lower() for name in FILTERS), *LEAVE_NOTHING_OUT, _SHOWS_KEYS,
+    "binlog_error_action", "binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options",
+    "group_replication_group_name", "gtid_domain_id", "gtid_mode", "innodb_native_foreign_keys", "log_bin",
+    "log_replica_updates", "log_slave_updates", "lower_case_table_names", "read_only", "server_id", "server_uuid",
+    "super_read_only", "version",
 )
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A server, and who reads there. ``ssl``: None if unencrypted. ``password``: or what makes one per connection."""
+
+    host: str
+    port: int
+    user: str
+    password: Password = field(repr=False)
+    ssl: tls.SSLContext | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def connect(self) -> Connection[Cursor]:
+        """Connect and log in. Raises ``Interrupted`` or ``Denied``."""
+        try:
+            # PyMySQL would encode it as Latin-1, but servers use UTF-8.
+            password = (self.password if isinstance(self.password, str) else self.password()).encode()
+        except UnicodeEncodeError:  # its text contains the password
+            raise Denied(f"{self.address}: the password is not UTF-8") from None
+        except Refused as fault:
+            raise Denied(f"{self.address}: {fault}") from fault
+        except Unavailable as fault:
+            raise Interrupted(f"{self.address}: {fault}") from fault
+        try:
+            connection = pymysql.connect(
+                host=self.host,
+                port=self.port,
+                user=self.user,
+                password=password,
+                ssl=self.ssl,
+                ssl_disabled=self.ssl is None,
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT,
+                read_timeout=READ_TIMEOUT,
+                write_timeout=READ_TIMEOUT,
+                init_command=_SESSION,  # I1
+                auth_plugin_map=dict.fromkeys(_CLEAR, _ClearPassword),
+            )
+        except FAULTS as fault:
+            if isinstance(fault, ValueError) and not isinstance(fault, UnicodeError):
+                # Such as a malformed public key.
+                raise Denied(f"{self.address}: cannot log in: {fault}") from None
+            raise translated(fault, self.address) from None
+        if self.ssl is not None and not connection._secure:  # type: ignore[attr-defined]
+            # PyMySQL 1.1 continues without TLS if the server, or somebody who pretends to be the server, offers none.
+            connection.close()
+            raise Denied(f"{self.address}: it offers no TLS, which `tls` requires")
+        return connection
+
+
+class _ClearPassword:
+    """Sends the password itself to a server that asks for it, but only over TLS: anybody else could be that server."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def authenticate(self, _: object) -> Any:
+        connection = self._connection
+        if not connection._secure:
+            raise pymysql.err.OperationalError(
+                _NO_PLUGIN,
+                "it asks for the password in clear text, which is sent only over TLS: set `tls`, or change the "
+                "user's authentication plugin",
+            )
+        connection.write_packet(connection.password + b"\0")
+        answer = connection._read_packet()
+        answer.check_error()
+        return answer
 
 
 class ServerConnection:
-    """An open connection to a server; ``connect`` makes one. Used by one thread at a time.
-
-    ``settings``: the server's variables. ``clock``: is told the server's time, now and then.
-    """
+    """An open connection, for one thread. ``settings``: the server's variables. ``clock``: is told its time."""
 
     def __init__(self, account: Login, connection: Connection[Cursor], clock: ServiceClock | None = None) -> None:
         self.account = account
@@ -79,7 +150,7 @@ class ServerConnection:
         self.flavour: Literal["MySQL56", "MariaDB"] = "MariaDB" if "gtid_domain_id" in self.settings else "MySQL56"
         self.server_id = int(self.settings["server_id"])
         self.uuid = self.settings.get("server_uuid", "")
-        # I1: names come in backticks, and its statements mean what they say, whatever the server's own settings are.
+        # I1: names come in backticks, and statements keep their standard meaning, whatever the server's settings are.
         session = "SET SESSION sql_mode = '', sql_quote_show_create = 1"
         self.execute(f"{session}, {_SHOWS_KEYS} = ON" if _SHOWS_KEYS in self.settings else session)  # I1
         self.clock = clock or ServiceClock()
@@ -91,7 +162,7 @@ class ServerConnection:
 
     @property
     def identity(self) -> str:
-        """What its replicas call it: its UUID, or MariaDB's server id."""
+        """The server's identity for its replicas: its UUID, or MariaDB's server id."""
         return str(self.server_id) if self.is_mariadb else self.uuid.lower()
 
     def close(self) -> None:
@@ -99,26 +170,24 @@ class ServerConnection:
 
     def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
         """Run one statement. Raises ``Interrupted``, ``Denied`` or ``Unavailable``."""
+        return self._rows(Cursor, statement, arguments)
+
+    def named_rows(self, statement: str) -> Sequence[Mapping[str, object]]:
+        """Run one statement and return its rows by column name. Raises as ``execute`` does."""
+        return self._rows(DictCursor, statement)
+
+    def _rows(self, kind: type[Cursor], statement: str, arguments: Sequence[object] | None = None) -> Sequence[Any]:
         try:
-            with self._connection.cursor() as cursor:
+            with self._connection.cursor(kind) as cursor:
                 cursor.execute(statement, arguments)
                 return cursor.fetchall()
         except FAULTS as fault:
             raise translated(fault, self.account.address) from None
 
-    def named_rows(self, statement: str) -> Sequence[Mapping[str, object]]:
-        """Run one statement and return its rows by column name. Raises what ``execute`` does."""
-        try:
-            with self._connection.cursor(DictCursor) as cursor:
-                cursor.execute(statement)
-                return list(cursor.fetchall())
-        except FAULTS as fault:
-            raise translated(fault, self.account.address) from None
-
     def status_by(self, statements: Sequence[str], what: str) -> Sequence[Mapping[str, object]]:
-        """Return the rows of the first of ``statements`` that the server knows: newer servers' come first.
+        """Return the rows of the first of ``statements`` that the server knows; newer servers' statements come first.
 
-        Raises ``Denied`` with the missing GRANT, and that the relay must know ``what``; ``Unavailable``.
+        Raises ``Denied``, with the missing GRANT and why the relay must know ``what``, and ``Unavailable``.
         """
         *newer, last = statements
         try:
@@ -134,33 +203,27 @@ class ServerConnection:
             raise Denied(f"{error}. The relay must know {what}: `{self.grant}`") from None
 
     def raw_rows(self, statement: str) -> Generator[tuple[bytes | None, ...]]:
-        """Run one statement and yield its rows as they arrive, each value as the server sends it.
-
-        Closing the iterator reads the rest and drops it. Raises what ``execute`` does.
-        """
+        """Run one statement and yield its rows as sent. Closing it drops the rest. Raises as ``execute`` does."""
         with closing(self.row_packets(statement)) as packets:
             for packet in packets:
                 yield self.row_of(packet)
 
     def row_of(self, packet: bytes) -> tuple[bytes | None, ...]:
-        """Return the values in a packet of a row. Raises ``Interrupted``."""
+        """Return the values in the packet of a row. Raises ``Interrupted``."""
         try:
             return values_of(packet)
         except (IndexError, KeyError):
             raise Interrupted(f"{self.account.address}: its answer is not in MySQL's protocol") from None
 
     def row_packets(self, statement: str) -> Generator[bytes]:
-        """Run one statement and yield the packets of its rows as they arrive, as `row_of` takes them.
-
-        Closing the iterator reads the rest and drops it. Raises what ``execute`` does.
-        """
+        """Run one statement and yield packets for `row_of`. Closing it drops the rest. Raises as ``execute`` does."""
         try:
             yield from row_packets(self._connection, statement)
         except FAULTS as fault:
             raise translated(fault, self.account.address) from None
 
     def visible(self) -> GtidSet:
-        """Return the executed set that queries see: the binlog has transactions a moment earlier."""
+        """Return the executed set that queries see: transactions are in the binlog a moment earlier."""
         if not self.is_mariadb:
             return self.executed()  # MySQL adds to the set after the storage engines have committed
         ((text,),) = self.execute("SELECT BINLOG_GTID_POS(%s, %s)", self.visible_place())
@@ -176,7 +239,7 @@ class ServerConnection:
         return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
 
     def refresh(self) -> None:
-        """Ask for the settings again. Raises ``Unavailable``."""
+        """Read the settings again. Raises ``Unavailable``."""
         names = ", ".join(["%s"] * len(_VARIABLES))
         rows = self.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES)
         self.settings: Mapping[str, str] = {str(name).lower(): str(value) for name, value in rows}
@@ -188,16 +251,16 @@ class ServerConnection:
 
     @property
     def logs_cascades(self) -> bool:
-        """Whether rows that foreign keys change are in the binlog: by default since MySQL 9.6, never in MariaDB."""
+        """Whether rows changed by foreign keys are in the binlog: by default since MySQL 9.6, never in MariaDB."""
         return not _on(self.settings.get("innodb_native_foreign_keys", "ON"))
 
     @property
     def stores_lower_case(self) -> bool:
-        """Whether it has the names of databases and tables in lower case, however statements write them."""
+        """Whether it stores names of databases and tables in lower case, however statements write them."""
         return self.settings.get("lower_case_table_names") == "1"
 
     def now(self) -> float:
-        """Return the time by its own clock, in seconds. Raises ``Unavailable``."""
+        """Return the time by the server's clock, in seconds. Raises ``Unavailable``."""
         ((now,),) = self.execute("SELECT @@timestamp")
         self.clock.note(float(now), self.account.address)
         return float(now)
@@ -219,10 +282,9 @@ class ServerConnection:
             raise NotCarried(f"{self.account.address}: its binlog cannot be read: {reason}") from None
 
     def most_unacknowledged(self) -> int:
-        """Return at most how many transactions of its own binlog semi-synchronous replicas must still acknowledge.
+        """Return the most of its own transactions that semi-synchronous replicas may still have to acknowledge.
 
-        They are not executed yet. Each holds a session; only the first of a group counts as waiting. Raises
-        ``Unavailable``.
+        They are not executed yet. Each holds a session; only the first of a group counts as waiting.
         """
         found = self.execute(
             "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Rpl_semi_sync_%_wait_sessions' "
@@ -245,7 +307,7 @@ class ServerConnection:
         """Return the status of its binlog. Raises ``Denied`` if the server has closed it, ``Unavailable``."""
         newer = () if self.is_mariadb else ("SHOW BINARY LOG STATUS",)
         found = self.status_by((*newer, "SHOW MASTER STATUS"), "what its binlog leaves out")  # before MySQL 8.2
-        if not found and _on(self.settings.get("log_bin")):  # I1: connections that read it stay, too
+        if not found and _on(self.settings.get("log_bin")):  # I1: connections that read it remain open, too
             raise Denied(
                 f"{self.account.address}: it has closed its binlog after an error, and its changes since then are not "
                 "logged: see its error log, restart it, and take a snapshot"
@@ -254,26 +316,17 @@ class ServerConnection:
 
     @property
     def grant(self) -> str:
-        """The statement that grants the user all it needs. MariaDB has its own privilege for the replication status."""
+        """The statement that grants the user all privileges needed. MariaDB has one for the replication status."""
         more = ", SLAVE MONITOR" if self.is_mariadb else ""
         return f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT{more} ON *.* TO {self.account.user}"
 
     def verify(self) -> None:
-        """Raises ``Denied`` with every wrong setting and the SQL that fixes it; ``NotCarried`` for GTIDs with tags."""
-        problems = self._problems()
-        if problems:
-            raise Denied(f"{self.account.address}: its binlog cannot be read: " + "; ".join(problems))
-        self.executed()  # raises for GTIDs with tags
-
-    def _problems(self) -> list[str]:
-        settings = self.settings
-        found: list[str] = []
+        """Raise ``Denied`` with every wrong setting and the SQL to fix it; ``NotCarried`` for GTIDs with tags."""
+        settings, found = self.settings, list[str]()
         if not _on(settings.get("log_bin")):
             found.append("the server does not write one: set `log_bin` in its configuration file and restart it")
-        wanted = [("binlog_format", "ROW"), ("binlog_row_image", "FULL"), ("binlog_row_metadata", "FULL")]
-        for name, value in wanted:
-            has = settings.get(name)
-            if has is None:
+        for name, value in (("binlog_format", "ROW"), ("binlog_row_image", "FULL"), ("binlog_row_metadata", "FULL")):
+            if (has := settings.get(name)) is None:
                 found.append(
                     f"it has no {name}: the relay needs MySQL 8.0.1 or MariaDB 10.5, or later; this is {self.version}"
                 )
@@ -281,7 +334,7 @@ class ServerConnection:
                 found.append(f"{name} is {has}: run `SET GLOBAL {name} = '{value}'`")
         if (action := settings.get("binlog_error_action", "ABORT_SERVER").upper()) != "ABORT_SERVER":  # I1
             found.append(
-                f"binlog_error_action is {action}, so it goes on without a binlog after an error: set it to "
+                f"binlog_error_action is {action}, so the server continues without a binlog after an error: set it to "
                 "ABORT_SERVER in its configuration file or parameter group, and until a restart with `SET GLOBAL`"
             )
         if settings.get("binlog_row_value_options"):
@@ -293,15 +346,17 @@ class ServerConnection:
             )
         if self.read_only and not self.logs_replicated:
             found.append(self._replicated_problem)
-        return found
+        if found:
+            raise Denied(f"{self.account.address}: its binlog cannot be read: " + "; ".join(found))
+        self.executed()  # raises for GTIDs with tags
 
     @property
     def logs_replicated(self) -> bool:
-        """Whether it writes what it replicates to its own binlog, which MariaDB does not do by default."""
+        """Whether it writes replicated changes to its own binlog, which MariaDB does not do by default."""
         return _on(self.settings.get("log_replica_updates", self.settings.get("log_slave_updates", "ON")))
 
     def verify_replica(self) -> None:
-        """Raises ``Denied`` if a replica, even a writable one, does not log what it replicates."""
+        """Raise ``Denied`` if a replica, even a writable one, does not log what it replicates."""
         if not self.logs_replicated:
             raise Denied(f"{self.account.address}: its binlog cannot be read: {self._replicated_problem}")
 

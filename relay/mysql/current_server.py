@@ -1,4 +1,4 @@
-"""The server that a shard is being read from: chosen, opened, watched, and left when another one is better."""
+"""The server that a shard is being read from: its choice, opening and watch, and the switch to a better one."""
 
 import logging
 import time
@@ -17,10 +17,9 @@ from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
 
 log = logging.getLogger(__name__)
 
-OpenEvents = Callable[[ServerConnection, GtidSet], EventStream]
-"""Opens the events of a server after a GTID set."""
+OpenEvents = Callable[[ServerConnection, GtidSet], EventStream]  # opens the events of a server after a GTID set
 
-_ROLE_EVERY = 5.0  # seconds between two questions for the server's role and lag
+_ROLE_EVERY = 5.0  # seconds between two checks of the server's role and lag
 
 
 class CurrentServer:
@@ -33,8 +32,7 @@ class CurrentServer:
         self.open_events = open_events
         self.found: ReadableServer | None = None
         self._events: EventStream | None = None
-        # What the server had executed when it was last asked.
-        self._executed = parse("")
+        self._executed = parse("")  # everything that the server had executed at the last check
         self._sequences_read = SequencesRead()
         self._ask_role_at = 0.0
         self._search = BackgroundProbe(f"better-than-{shard}", servers.better, every=_ROLE_EVERY)
@@ -45,7 +43,7 @@ class CurrentServer:
 
     @property
     def warning(self) -> str | None:
-        """Why a server that is far behind is read, and since when, or None if none is."""
+        """Why a server that is far behind is being read, and since when; None if none is."""
         trouble = self._search.trouble
         return f"read from {self.address}, which is far behind: {trouble}" if trouble else None
 
@@ -54,10 +52,7 @@ class CurrentServer:
         return self._events is not None
 
     def open(self, position: BinlogPosition) -> LostPosition | None:
-        """Connect to a server that can continue, and start its events. Return what is lost if no server ever can.
-
-        Raises ``Unavailable``, ``RelayError``.
-        """
+        """Read a server that can continue, or return the loss. Raises ``Unavailable``, ``RelayError``."""
         found = self.servers.find(position, self._sequences_read.by_domain)
         if isinstance(found, LostPosition):
             return found
@@ -102,7 +97,7 @@ class CurrentServer:
     def _require_history(self, server: ServerConnection) -> None:
         """Raise ``Diverged`` if a server no longer has what it had executed, because its binlogs were reset.
 
-        It gives the same numbers out again, and sends none of that on a connection from before.
+        Such a server reuses the same numbers, and sends none of the new transactions on an old connection.
         """
         before, now = self._executed, server.executed()
         if went_back(before, now):  # I9
@@ -113,10 +108,7 @@ class CurrentServer:
         self._executed = before | now
 
     def should_be_left(self, position: BinlogPosition) -> bool:
-        """Ask for the role now and then. Return whether another server should be read. Raises ``Unavailable``.
-
-        Another one is searched for in another thread, since servers that do not answer take long.
-        """
+        """Check the role now and then. Return whether another server should be read. Raises ``Unavailable``."""
         found = self.found
         if found is None:
             return False
@@ -128,12 +120,13 @@ class CurrentServer:
             self.servers.require(found.server, found.role)  # I1: filters may be set at any time
             has_changed = (found.role.is_replica, found.role.is_read_only) != (before.is_replica, before.is_read_only)
             if address not in self.servers.addresses():
-                return True  # a reload has removed it
+                return True  # a reload has removed the server
             if has_changed or found.role.lag > self.servers.max_lag:
                 self._search.start(address, position)
             else:
                 self._search.forget()
         better = self._search.take()
         if better is not None:
-            log.info("source %s: shard %s: switching from %s to %s", self.source, self.shard, address, better)
+            said = "source %s: shard %s: switching from %s to %s"
+            log.info(said, self.source, self.shard, address, better, extra={"event": "failover"})
         return better is not None

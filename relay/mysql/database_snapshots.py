@@ -1,8 +1,8 @@
 """Snapshots of a database: each table of each shard is a segment, read in chunks of its primary key.
 
-A chunk is one SELECT, which is a consistent read. What makes it safe beside the binlog is where the shard's stream has
-been published to: the server must show everything up to there, and every later change has a token of ``as_of`` or later
-(`lowest`). So a READ never replaces a change that it does not see, whatever the clocks and however far a replica lags.
+A chunk is one SELECT, which is a consistent read. It is safe beside the binlog because the server must show everything
+that the shard's stream has published, and every later change has a token of ``as_of`` or later (`lowest`). So a READ
+never replaces a change that it does not see, whatever clocks say and however far a replica lags.
 """
 
 from __future__ import annotations
@@ -16,48 +16,40 @@ from typing import TYPE_CHECKING, Any
 
 from relay.avro.compiled_fields import compiled_fields
 from relay.change import Change
+from relay.config import MySQLConfig
 from relay.errors import Unavailable
 from relay.gtid import GtidSet
-from relay.mysql.chunks import COLUMNS, SESSION, ChunkQuery, KeyMissing, TableDescription, limit_for
+from relay.mysql.chunks import COLUMNS, INDEXES, SESSION, ChunkQuery, KeyMissing, TableDescription, limit_for
 from relay.mysql.connection import ServerConnection
-from relay.mysql.indexes import INDEXES
-from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.readable import is_there, require_all_columns
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.roles import Role, role_of
-from relay.mysql.text_rows import values_of
+from relay.mysql.table_checks import is_there, require_all_columns
 from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
 from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
 from relay.mysql_dialect.sources import SqlSnapshots, measured
 from relay.mysql_dialect.tables import Table
 from relay.records import Plan, Shard, ShardCheckpoint
-from relay.source import Measured, Page, Segment, Unreadable
+from relay.source import LastPage, Measured, Page, PageCounts, Segment, Unreadable
 
 if TYPE_CHECKING:
-    from relay.config import MySQLConfig
     from relay.native._core import CompiledRows
 
 log = logging.getLogger(__name__)
 
-PAGE = 1 << 20
-"""Bytes, about, of the rows of a page."""
-
-_EACH = 64  # bytes that a row takes besides
+PAGE = 1 << 20  # approximate bytes of the rows in a page
+_EACH = 64  # bytes that a row takes in addition
 _FIRST = 500  # rows of the first chunk
 _MOST = 20_000  # rows of a chunk
-_PAGES_A_SECOND = 5  # of a table whose pace is limited, so that its rows do not come in bursts
+_PAGES_A_SECOND = 5  # rows of a chunk when the pace is limited, so that rows do not come in bursts
 _CATCH_UP = 2.0  # seconds to wait for a replica to show what is published
-_LOOK_EVERY = 0.05  # seconds between two questions whether it does
+_LOOK_EVERY = 0.05  # seconds between two checks for that
 
 ROWS = "SELECT TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
 
 
 class DatabaseSnapshots(SqlSnapshots):
-    """Reads the tables of a database. The readers of all segments share ``layouts`` and the functions.
-
-    ``addresses``: returns the servers of a shard. ``connect``: to an address. ``first_server``: connects to the first
-    one of a shard whose tables can be read. ``require``: raises ``Denied`` for a server that must not be read.
-    """
+    """Reads the tables of a database. ``require``: raises ``Denied`` for a server that must not be read."""
 
     def __init__(
         self,
@@ -82,10 +74,7 @@ class DatabaseSnapshots(SqlSnapshots):
         return self._config.snapshot == "initial"
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
-        """Return the ``tables`` of each shard that has not ended, the largest first.
-
-        Raises ``Unavailable``, and ``RelayError`` for a table that cannot be read in chunks.
-        """
+        """Return the ``tables`` of unfinished shards, the largest first. Raises ``Unavailable``, ``RelayError``."""
         found: list[tuple[int, str, str]] = []
         of_shards: list[set[str]] = []
         for shard in self.unfinished(published):
@@ -109,14 +98,11 @@ class DatabaseSnapshots(SqlSnapshots):
         return ChunkReader(self._config, segment, self._layouts, self._server_of, clock=self._clock)
 
     def _server_of(self, shard: str, needed: GtidSet, failed: Sequence[str]) -> ServerConnection:
-        """Connect to a server of a shard that shows ``needed``, a replica if there is one. Raises ``Unavailable``.
-
-        ``failed``: the addresses of servers that have not given a page, which are tried last.
-        """
+        """Connect to a server that shows ``needed``: a replica first, ``failed`` ones last. Raises ``Unavailable``."""
         addresses = self._addresses(shard)
         others, problems = [each for each in addresses if each not in failed], dict[str, str]()
         last = [each for each in failed if each in addresses]
-        # A primary is only read if no replica can be.
+        # A primary is read only if no replica can be.
         for group, any_role in ((others if len(addresses) > 1 else [], False), (others, True), (last, True)):
             for address in [each for each in group if each not in problems]:
                 try:
@@ -125,17 +111,15 @@ class DatabaseSnapshots(SqlSnapshots):
                         role = role_of(server)
                         if not any_role and not role.is_replica:
                             continue
-                        self._require(server, role)  # I7: the end of a snapshot deletes what it has not read
+                        self._require(server, role)  # I7: the end of a snapshot deletes rows that it has not read
                         if shows(server, needed):
                             stack.pop_all()
                             return server
                         problems[address] = f"{address} does not show {needed.position} yet"
                 except Unavailable as error:
                     problems[address] = str(error)
-        why = (
-            "; ".join(problems.values())
-            or "`shards` does not list its servers: list them until the snapshot is finished"
-        )
+        unlisted = "`shards` does not list its servers: list them until the snapshot is finished"
+        why = "; ".join(problems.values()) or unlisted
         raise Unavailable(f"source {self._config.name}: the snapshot cannot read shard {shard}: {why}")
 
 
@@ -152,10 +136,7 @@ def shows(server: ServerConnection, needed: GtidSet) -> bool:
 
 
 def describe(server: ServerConnection, database: str, table: str) -> TableDescription:
-    """Return a table as it is now; without columns if it does not exist.
-
-    Raises ``Unavailable``, also if the user may not read it.
-    """
+    """Return a table, without columns if there is none. Raises ``Unavailable``, also if the user may not read it."""
     place = (database, table)
     found = TableDescription.of(server.execute(COLUMNS, place), server.execute(INDEXES, place))
     if not found.columns and is_there(server, database, table):  # I7
@@ -165,14 +146,10 @@ def describe(server: ServerConnection, database: str, table: str) -> TableDescri
 
 @dataclass(frozen=True, slots=True)
 class RowsPosition:
-    """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the beginning.
-
-    ``order``: `ChunkQuery.order` when that row was read; None at the beginning.
-    """
+    """Where reading a table resumes. ``after``: the last row's key, empty at first. ``order``: the query's then."""
 
     after: tuple[bytes, ...] = ()
-    rows: int = 0
-    """How many rows were read."""
+    rows: int = 0  # the number of rows read
     order: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -208,12 +185,11 @@ class ChunkReader:
         self._server_of = server_of
         self._position = RowsPosition.from_json(segment.position) if segment.position else RowsPosition()
         self._server: ServerConnection | None = None
-        # Whether it has given a page. The addresses of servers that have given none, the last one at the end.
+        # Whether it has returned a page, and the addresses of servers that have returned none, the latest last.
         self._has_read = False
         self._failed: list[str] = []
-        # What the rows that the server shows may replace at most, in seconds.
-        self._lowest = 0
-        # The table as it was when it was last read.
+        self._lowest = 0  # seconds that limit which changes the rows on the server may replace
+        # The table as it was when last read.
         self._described: tuple[TableDescription, ChunkQuery, Table, CompiledRows | None] | None = None
         self._limit = _FIRST
 
@@ -223,7 +199,7 @@ class ChunkReader:
             self._server = None
 
     def read(self) -> Page | Unreadable:
-        """Return the next page, about one megabyte. Raises ``RelayError`` on what is final."""
+        """Return the next page, about one megabyte. Raises ``RelayError`` for errors that a retry cannot repair."""
         begun = self.clock()
         try:
             page = self._read(self._server or self._open(), begun)
@@ -234,18 +210,20 @@ class ChunkReader:
         return page
 
     def _leave(self) -> None:
-        """Close a server that cannot be read. Others are tried before it if it refuses all, as without a grant."""
+        """Close a server that cannot be read. Others are tried before it, in case it refuses everything."""
         if self._server is not None and not self._has_read:
             address = self._server.account.address
             self._failed = [*(each for each in self._failed if each != address), address]
         self.close()
 
     def _open(self) -> ServerConnection:
-        """Connect to a server that shows what is published of the shard."""
+        """Connect to a server that shows the published state of the shard."""
         shard = self.segment.part.shard
         checkpoint = self.segment.published().get(shard)
         if checkpoint is None or checkpoint.position is None:
-            raise Unavailable(f"source {self._config.name}: nothing of shard {shard} is published yet")
+            raise Unavailable(
+                f"source {self._config.name}: the snapshot has to wait until the relay has begun to read shard {shard}"
+            )
         needed = BinlogPosition.from_json(checkpoint.position).needed
         server = self._server = self._server_of(Shard(shard).name, needed, self._failed)
         self._lowest, self._has_read = lowest(checkpoint), False
@@ -255,32 +233,35 @@ class ChunkReader:
         return server
 
     def _read(self, server: ServerConnection, begun: float) -> Page:
-        """Read a chunk again until the table was the same before and after it."""
+        """Read a chunk, and repeat that until the table was the same before and after it."""
         described = self._described
         while True:
             if described is None:
                 found = describe(server, self._config.database, self.table)
-                table = self._lay_out(found)
-                if table is None:
+                if not found.columns:
                     log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
                     return self._page([], 0, 0, begun, None, finished=True)
+                definition = found.definition()
+                table = self._layouts(self._config.database, self.table, definition.columns, definition.primary)
+                if table is None:  # I7: the table exists, and ending here would delete its unread rows from copies
+                    raise Unavailable(f"source {self._config.name}: table {self.table} cannot be read any more")
                 require_all_columns(server, self._config.database, self.table)  # I1
                 shows_values = not table.schema.protected
                 try:
                     query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)
                 except KeyMissing as error:
                     raise Unavailable(str(error)) from None  # it was dropped meanwhile, and the stream may go on
-                if self._position.order not in (None, query.order):  # other rows follow the last key now
-                    log.warning(
-                        "source %s: the primary key of table %s was altered during its snapshot, which reads the table "
-                        "from its beginning again",
-                        self._config.name,
-                        self.table,
-                    )
+                if self._position.order not in (None, query.order):  # now other rows follow the last key
+                    what = "was altered during its snapshot, which reads the table from its beginning again"
+                    log.warning("source %s: the primary key of table %s %s", self._config.name, self.table, what)
                     self._position = RowsPosition()  # I1
-                described = found, query, table, self._compiled(table, query)
+                fields, read = compiled_fields(table.schema), query.row_in
+                compiled = compiled_rows(table, self._config.name, "", query.cells, fields, read, copied=True)
+                described = found, query, table, compiled
             _, query, table, compiled = described
-            limit = self._paced(self._limit)
+            limit, pace = self._limit, self._config.snapshot_rows_per_second
+            if pace is not None:
+                limit = min(limit, max(1, pace // _PAGES_A_SECOND))
             server.execute("START TRANSACTION READ ONLY")
             try:
                 statement, has_more = query.statement(self._position.after, limit, server.raw_rows)
@@ -307,14 +288,8 @@ class ChunkReader:
             self._position = RowsPosition(tuple(key), self._position.rows + count, query.order)
         return self._page(changes, count, size, begun, table, finished=not has_more and count < limit and size < PAGE)
 
-    def _compiled(self, table: Table, query: ChunkQuery) -> CompiledRows | None:
-        fields, source = compiled_fields(table.schema), self._config.name
-        return compiled_rows(
-            table, source, "", query.cells, fields, lambda packet: query.row(values_of(packet)), copied=True
-        )
-
     def _select(self, server: ServerConnection, statement: str) -> tuple[list[bytes], int]:
-        """Return the packets of the rows of a chunk, and their bytes: as many rows as a page holds (I11)."""
+        """Return the packets of a chunk's rows, and their bytes: as many rows as a page holds (I11)."""
         packets: list[bytes] = []
         size = 0
         with closing(server.row_packets(statement)) as found:
@@ -324,19 +299,6 @@ class ChunkReader:
                 if size >= PAGE:  # I11
                     break
         return packets, size
-
-    def _lay_out(self, found: TableDescription) -> Table | None:
-        if not found.columns:
-            return None
-        definition = found.definition(self.table)
-        table = self._layouts(self._config.database, self.table, definition.columns, definition.primary)
-        if table is None:  # I7: it was not dropped, and the end of the snapshot would delete its rows from copies
-            raise Unavailable(f"source {self._config.name}: table {self.table} cannot be read any more")
-        return table
-
-    def _paced(self, limit: int) -> int:
-        pace = self._config.snapshot_rows_per_second
-        return limit if pace is None else min(limit, max(1, pace // _PAGES_A_SECOND))
 
     def _page(
         self, changes: Sequence[Change], rows: int, size: int, begun: float, table: Table | None, *, finished: bool
@@ -349,10 +311,8 @@ class ChunkReader:
             None,
             None,
             begun,
-            records=len(changes),
-            size=size,
-            full=not finished and pace is None,
-            rest=0.0 if pace is None else rows / pace,
-            finished=finished,
+            counts=PageCounts(len(changes), size),
+            pause=0.0 if pace is None else max(rows, 1) / pace,
+            end=LastPage() if finished else None,
             tables=() if table is None else (table.schema,),
         )

@@ -1,12 +1,117 @@
-"""What GTID sets of two servers have in common, and the parts of single GTIDs."""
+"""The executed set of a stream, the common part of two GTID sets, and the parts of single GTIDs.
 
+The set of a stream grows thousands of times a second, too often for immutable sets. So it is a growing text here.
+"""
+
+import struct
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from relay.gtid import GtidSet, parse
+from relay.errors import RelayError
+from relay.gtid import GtidSet, MariaDBSet, parse
 
-Sequences = Mapping[str, Mapping[str, int]]
-"""MariaDB: the last sequence number of each server, by domain and server id."""
+
+class Executed:
+    """A growing GTID set. ``position``: its text, flavour in front. Raises ValueError for the other flavour."""
+
+    def __init__(self, start: GtidSet, flavour: str) -> None:
+        if start and start.flavour != flavour:
+            raise RelayError(f"the position {start.position} cannot be read from a {flavour} server")
+        self.flavour = flavour
+        self.restore(f"{flavour}/{start}")
+
+    def restore(self, position: str) -> None:
+        """Go back to an earlier ``position``."""
+        self.position = position
+        text = position.partition("/")[2]
+        # By domain or server UUID, in canonical order; and the domain or server of the last transaction.
+        separator = "-" if self.flavour == "MariaDB" else ":"
+        self._members = {member.partition(separator)[0]: member for member in text.split(",") if member}
+        self._at = ""
+
+    def _set(self, key: str, member: str) -> str:
+        if key not in self._members:
+            others = {**self._members, key: member}
+            self._members = {each: others[each] for each in sorted(others, key=lambda each: (len(each), each))}
+        self._members[key] = member
+        self._at = key
+        self.position = f"{self.flavour}/{','.join(self._members.values())}"
+        return self.position
+
+    def add_mariadb(self, domain: int, server: int, sequence: int) -> str:
+        """Add a MariaDB GTID and return the position. Raises ``RelayError`` if it is out of order."""
+        if self.flavour != "MariaDB":
+            raise ValueError(f"the MariaDB GTID {domain}-{server}-{sequence} cannot be added to a set of MySQL GTIDs")
+        key = str(domain)
+        last = int(self._members[key].rpartition("-")[2]) if key in self._members else 0
+        if sequence <= last:
+            raise RelayError(
+                f"the GTID {domain}-{server}-{sequence} is out of order: it follows one with sequence number {last}, "
+                "and no position can contain both. Run `SET GLOBAL gtid_strict_mode = ON` on all servers"
+            )
+        return self._set(key, f"{domain}-{server}-{sequence}")
+
+    def add_mysql(self, server: str, number: int) -> str:
+        """Add a MySQL GTID and return the position. ``server``: its UUID in lower case."""
+        front, last = self._last_run(server)
+        if number == last + 1 and front:
+            return self._set(server, f"{front}{number}")
+        # Another server, or a hole in the numbers, is left to the sets.
+        self.restore((parse(self.position) | parse(f"{server}:{number}")).position)
+        self._at = server
+        return self.position
+
+    def _last_run(self, server: str) -> tuple[str, int]:
+        """Return a server's member up to the last number of its last run, and that number; "" and 0 without one."""
+        front, _, run = self._members.get(server, "").rpartition(":")
+        first, _, last = run.partition("-")
+        return (f"{front}:{first}-", int(last or first)) if run else ("", 0)
+
+    @property
+    def run(self) -> tuple[bytes, int, str, str, str] | None:
+        """The common part of the following GTIDs from the last transaction's server; None before the first one.
+
+        It consists of the server in the form of events, the last number, the text before that number in a GTID, and the
+        text around it in a position.
+        """
+        if not self._at:
+            return None
+        keys, members = list(self._members), list(self._members.values())
+        at = keys.index(self._at)
+        before = "".join(f"{member}," for member in members[:at])
+        after = "".join(f",{member}" for member in members[at + 1 :])
+        if self.flavour == "MariaDB":
+            domain, server, sequence = members[at].split("-")
+            gtid = f"{domain}-{server}-"
+            return struct.pack("<II", int(domain), int(server)), int(sequence), gtid, f"MariaDB/{before}{gtid}", after
+        front, last = self._last_run(self._at)
+        return uuid.UUID(self._at).bytes, last, f"{self._at}:", f"{self.flavour}/{before}{front}", after
+
+    def reach(self, number: int) -> None:
+        """Add the logged transactions of `run` up to ``number``."""
+        if self.flavour == "MariaDB":
+            self._set(self._at, f"{self._members[self._at].rpartition('-')[0]}-{number}")
+        else:
+            self._set(self._at, f"{self._last_run(self._at)[0]}{number}")
+
+
+def sid_block(executed: GtidSet) -> bytes:
+    """Return a set in the form of MySQL's COM_BINLOG_DUMP_GTID: little-endian, ends exclusive."""
+    if isinstance(executed, MariaDBSet):
+        raise RelayError(f"the position {executed.position} cannot be read from a MySQL server")
+    members = str(executed).split(",") if executed else []
+    block = [struct.pack("<Q", len(members))]
+    for member in members:
+        server, *runs = member.split(":")
+        block.append(uuid.UUID(server).bytes + struct.pack("<Q", len(runs)))
+        for run in runs:
+            first, _, last = run.partition("-")
+            block.append(struct.pack("<QQ", int(first), int(last or first) + 1))
+    return b"".join(block)
+
+
+Sequences = Mapping[str, Mapping[str, int]]  # MariaDB: the last sequence number of each server, by domain and server id
 
 
 class MariaDBGtid(NamedTuple):
@@ -19,27 +124,21 @@ class MariaDBGtid(NamedTuple):
 
 
 def split_mariadb(text: str) -> list[MariaDBGtid]:
-    """Return the GTIDs of MariaDB in ``text``, which separates them by commas."""
-    found = []
-    for gtid in text.replace("\n", "").split(","):
-        if gtid:
-            domain, server, sequence = gtid.split("-")
-            found.append(MariaDBGtid(domain, server, int(sequence)))
-    return found
+    parts = (gtid.split("-") for gtid in text.replace("\n", "").split(",") if gtid)
+    return [MariaDBGtid(domain, server, int(sequence)) for domain, server, sequence in parts]
 
 
 def last_sequences(text: str) -> dict[str, dict[str, int]]:
     """Return the last sequence numbers in a ``gtid_binlog_state`` of MariaDB."""
-    found: dict[str, dict[str, int]] = {}
-    for gtid in split_mariadb(text):
-        found.setdefault(gtid.domain, {})[gtid.server] = gtid.sequence
-    return found
+    read = SequencesRead()
+    read.add([text])
+    return read.by_domain
 
 
 class SequencesRead:
-    """MariaDB: the last sequence number read of each server, by domain.
+    """MariaDB: the last sequence number read from each server, by domain.
 
-    A position has only the last GTID of each domain. After a failover these numbers say how far the new primary's
+    A position has only the last GTID of each domain. After a failover, these numbers show up to where the new primary's
     history is the one that was read (I9).
     """
 
@@ -52,7 +151,6 @@ class SequencesRead:
         self._add(gtid for gtid in split_mariadb(binlog_state) if gtid.sequence <= read.get(gtid.domain, 0))
 
     def add(self, gtids: Iterable[str]) -> None:
-        """Add transactions that were read, later ones last."""
         self._add(split_mariadb(",".join(gtids)))
 
     def _add(self, gtids: Iterable[MariaDBGtid]) -> None:
@@ -61,7 +159,7 @@ class SequencesRead:
 
 
 def common(a: GtidSet, b: GtidSet) -> GtidSet:
-    """Return what both sets of one flavour contain. MariaDB: the earlier GTID of each domain that both have."""
+    """Return the common part of two sets of one flavour. MariaDB: the earlier GTID of each domain in both."""
     if a.contains(b) or b.contains(a):
         return b if a.contains(b) else a
     if a.flavour != "MariaDB":
@@ -74,7 +172,7 @@ def common(a: GtidSet, b: GtidSet) -> GtidSet:
 
 
 def went_back(before: GtidSet, now: GtidSet) -> bool:
-    """Whether a server has lost some of what it had executed. A domain of MariaDB may be deleted without a loss."""
+    """Whether a server has lost part of what it had executed. In MariaDB, a domain may be deleted without a loss."""
     if before.flavour != "MariaDB":
         return not now.contains(before)
     last = {gtid.domain: gtid.sequence for gtid in split_mariadb(str(now))}

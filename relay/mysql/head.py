@@ -1,4 +1,4 @@
-"""How far a shard's servers have executed, asked now and then, so that a reader knows what is left to read."""
+"""How far a shard's servers have executed, checked now and then, so that a reader knows what is left to read."""
 
 import time
 from collections.abc import Callable
@@ -9,43 +9,42 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.servers import ReadableServer, ShardServers
 
-_HEAD_EVERY = 2.0  # seconds between two questions for the head, while no changes come
+_HEAD_EVERY = 2.0  # seconds between two checks of the head, while no changes come
 _PRIMARY_EVERY = 30.0  # seconds between two searches for a primary
-_OVERDUE = 10.0  # seconds after which a head that was not read is doubted
+_OVERDUE = 10.0  # seconds past the next due check after which a head that reading has not reached counts as overdue
 
 
 class ShardHead:
-    """What a shard had executed and when it was asked: its primary if one answers, otherwise the server that is read.
+    """The position that a shard had reached at the last check, on its primary if one answers, or on the server read.
 
-    The primary is searched for in another thread, since servers that do not answer take long. Used by one thread at a
-    time.
+    Another thread searches for the primary, because servers that do not answer take long. Used by one thread at a time.
     """
 
     def __init__(self, servers: ShardServers, clock: Callable[[], float]) -> None:
         self.servers = servers
         self.clock = clock
-        # What the shard had executed, and when that was asked; None once it was read.
-        self._head: tuple[GtidSet, float] | None = None
-        # When the head was wanted that nobody was asked for yet, since a primary is searched for the first time.
-        self._wanted_at: float | None = None
         self._ask_at = 0.0
-        self._primary: ServerConnection | None = None
         self._search: BackgroundProbe[ServerConnection | None] = BackgroundProbe(
             f"primary-of-{servers.shard}", servers.primary, every=_PRIMARY_EVERY, discard=_close
         )
+        self._forget()
+
+    def _forget(self) -> None:
+        # The executed position, and when it was checked; None once it was read.
+        self._head: tuple[GtidSet, float] | None = None
+        # When a head was wanted that was not checked yet, because a primary is being searched for the first time.
+        self._wanted_at: float | None = None
+        self._primary: ServerConnection | None = None
         self._has_searched = False
         self._of_primary = parse("")
 
     def close(self) -> None:
-        """Forget the head, and close the connection to the primary."""
         self._search.close()
         _close(self._primary)
-        self._primary = self._head = self._wanted_at = None
-        self._has_searched = False
-        self._of_primary = parse("")
+        self._forget()
 
     def start(self, server: ReadableServer, asked: float) -> None:
-        """Set the head when reading from ``server`` starts. ``asked``: when it was asked. Raises ``Unavailable``."""
+        """Set the head when reading from ``server`` begins. ``asked``: when it was asked. Raises ``Unavailable``."""
         self._head = server.executed, asked
         if not server.role.is_primary:
             self._head, self._wanted_at = None, asked
@@ -53,7 +52,7 @@ class ShardHead:
         self._ask_at = time.monotonic() + _HEAD_EVERY
 
     def ask_again(self, server: ReadableServer, is_idle: bool) -> None:
-        """Ask for a new head if the last one was read some time ago and no changes come. Raises ``Unavailable``.
+        """Check for a new head if the last one was read some time ago and no changes come. Raises ``Unavailable``.
 
         Other tables, or other databases of the server, may be written to all the time.
         """
@@ -64,7 +63,7 @@ class ShardHead:
             self._ask(server)
 
     def is_overdue(self) -> bool:
-        """Whether the head was not read for long, so that something may keep it from ever being read."""
+        """Whether the head was not read for so long that something may prevent it for ever."""
         now = time.monotonic()
         if self._head is None or now < self._ask_at + _OVERDUE:
             return False
@@ -72,11 +71,11 @@ class ShardHead:
         return True
 
     def is_read(self, executed: GtidSet) -> bool:
-        """Whether everything was read that the shard had executed when it was last asked."""
+        """Whether everything was read that the shard had executed at the last check."""
         return self._wanted_at is None and (self._head is None or executed.contains(self._head[0]))
 
     def take_reached(self, executed: GtidSet) -> float | None:
-        """Return, once for each head, when it was asked, if everything up to it was read."""
+        """Return, once for each head, when it was checked, if everything up to it was read."""
         if self._head is None or not executed.contains(self._head[0]):
             return None
         reached, self._head = self._head[1], None
@@ -85,8 +84,8 @@ class ShardHead:
     def is_local(self, server: ReadableServer, gtid: str) -> bool:
         """Whether only ``server``, a replica, has a transaction.
 
-        MySQL names what a server made as a former primary like what it makes as a replica; the primary has the former.
-        So this waits for a primary that is being searched for.
+        MySQL names transactions that a server made as a former primary like those that it makes as a replica; the
+        primary has the former. So this waits for a primary that is being searched for.
         """
         if not server.role.is_local(server.server, gtid):
             return False
@@ -101,7 +100,7 @@ class ShardHead:
         return not self._of_primary.contains(wanted)
 
     def _ask(self, server: ReadableServer) -> None:
-        """Ask for the head that is wanted, unless the first search for a primary still runs."""
+        """Ask for the wanted head, unless the first search for a primary is still running."""
         executed = None
         if not server.role.is_primary:
             self._search_primary()

@@ -1,16 +1,14 @@
-"""Finds where the transactions of a reshard's target were first made, from the row that its replication writes to each.
+"""Finds where the transactions of a reshard's target were first made, by the row that its replication adds to each.
 
-That row may be anywhere in the transaction, and decides whether the changes are published and under which names. So
-each transaction is held until its end; one too big for that is read twice (I11).
+The row may be anywhere in the transaction. It decides whether the changes are published, and under which names. So each
+transaction is held until its end; one too big for that is read twice (I11).
 """
-
-from __future__ import annotations
 
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from msgspec.structs import replace
 
@@ -18,7 +16,7 @@ from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.binlog.events import BinlogEvent, Commit, EventStream, Rows, Statement, TransactionBegin
 from relay.mysql.gtids import origin_server, origin_servers
-from relay.mysql.layouts import Layouts
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql_dialect.streamed_transaction import Origin
 from relay.mysql_dialect.tables import Row, Table, lay_out
 from relay.table import Column
@@ -26,14 +24,12 @@ from relay.token import OriginToken
 
 log = logging.getLogger(__name__)
 
-HELD = 8 << 20
-"""Bytes of rows of one transaction that are held at most."""
-
+HELD = 8 << 20  # the most bytes of rows of one transaction that are held
 _SHARD = re.compile(r'\bshard:\s*"([^"]*)"')
 
 
 class CheckpointRow(NamedTuple):
-    """``shard``: the origin's name. ``timestamp``: seconds, 0 if the row has none. ``state``: the workflow's."""
+    """A row of it. ``shard``: the origin's name. ``timestamp``: seconds, or 0. ``state``: the workflow's."""
 
     shard: str
     position: GtidSet
@@ -43,7 +39,7 @@ class CheckpointRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTable:
-    """The table where a reshard's replication writes its position.
+    """The table to which a reshard's replication writes its position.
 
     Vitess' ``vreplication`` (columns ``source``, a text that contains ``shard:"..."``, ``pos``, and optionally
     ``transaction_timestamp`` and ``state``), or one with ``source_shard`` or ``shard`` and ``position`` or ``pos``.
@@ -53,7 +49,7 @@ class CheckpointTable:
     table: str
 
     @classmethod
-    def named(cls, name: str) -> CheckpointTable:
+    def named(cls, name: str) -> Self:
         database, _, table = name.rpartition(".")
         return cls(database, table)
 
@@ -67,7 +63,7 @@ class CheckpointTable:
         return lay_out(str(self), self.table, columns, primary, key=() if primary else (columns[0].name,))
 
     def read(self, names: Sequence[str], row: Row) -> CheckpointRow | None:
-        """Read a row; None if it names no shard or no position. Raises ``RelayError`` for a table of another layout."""
+        """Read a row; None without a shard or a position. Raises ``RelayError`` for a table with another layout."""
         values = {name.lower(): _text(value) for name, value in zip(names, row, strict=True)}
         position = next((values[name] for name in ("pos", "position") if name in values), None)
         shard = next((values[name] for name in ("source_shard", "shard") if name in values), None)
@@ -95,7 +91,7 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A shard that ended. ``qualified``: its name in tokens. ``finished``: its transactions that were published."""
+    """A shard that ended. ``qualified``: its name in tokens. ``finished``: its published transactions."""
 
     qualified: str
     finished: GtidSet
@@ -103,12 +99,12 @@ class Parent:
 
 @dataclass(slots=True)
 class _HeldTransaction:
-    """The transaction that is being read. ``begun``: None between two.
+    """The transaction being read. ``begun``: None between two transactions.
 
-    ``held``: its events, and ``size``: the bytes of its rows; if they are too many, not all are held.
-    ``has_emptied``: whether a statement in it empties relayed tables. ``row``: its row of the checkpoint table, and the
-    position in that row before. ``deleted``: by shard, the position of a row that was deleted, and may be inserted
-    again. ``is_published``: None if that is not known yet.
+    ``held``: its events, and ``size``: the bytes of its rows; if they are too many, not all are held. ``has_emptied``:
+    whether a statement in it empties relayed tables. ``row``: its row of the checkpoint table, and the position in that
+    row before. ``deleted``: by shard, the position in a deleted row, which may be inserted again. ``is_published``:
+    None while unknown.
     """
 
     begun: TransactionBegin | None = None
@@ -121,10 +117,9 @@ class _HeldTransaction:
 
 
 class ReplicatedEvents:
-    """The events of a target, without what its parents' streams had; the rest says where it was made.
+    """The events of a target, without those of its parents' streams; the others tell where they were made.
 
-    ``parents``: by their names in the checkpoint table. ``open_at``: opens the binlog after a GTID set, with the
-    checkpoint table. ``own``: the server id or UUID of the server that is read.
+    ``parents``: by their names in the checkpoint table. ``own``: the id or UUID of the server being read.
     """
 
     def __init__(
@@ -142,10 +137,9 @@ class ReplicatedEvents:
         self._open_at = open_at
         self._layouts = layouts
         self._events = open_at(start)
-        # The executed position after the last transaction that was returned.
-        self._executed = start.position
+        self._executed = start.position  # the executed position after the last returned transaction
         self._open = _HeldTransaction()
-        # A transaction too big to hold, after its end: its GTID, whether it is published, and its origin.
+        # The end of a transaction too big to hold: its GTID, whether it is published, and its origin.
         self._decided: tuple[str, bool, Origin | None] | None = None
         servers = {server for parent in parents.values() for server in origin_servers(parent.finished)}
         # Two clusters may use the same server ids.
@@ -155,7 +149,7 @@ class ReplicatedEvents:
         self._events.close()
 
     def read(self, timeout: float) -> list[BinlogEvent]:
-        """Return the events that have arrived, as ``BinlogEvents.read`` does."""
+        """Return the events that have arrived, like ``BinlogEvents.read``."""
         out: list[BinlogEvent] = []
         for event in self._events.read(timeout):
             if isinstance(event, TransactionBegin):
@@ -164,7 +158,7 @@ class ReplicatedEvents:
                 self._rows(event, out)
             elif isinstance(event, Commit):
                 if self._commit(event, out):
-                    break  # it and the transactions after it are read again
+                    break  # this transaction and those after it are read again
             elif self._open.begun is not None and self._open.is_published is None:
                 if isinstance(event, Statement) and self._layouts.emptied(event.classified):
                     self._open.has_emptied = True
@@ -202,7 +196,7 @@ class ReplicatedEvents:
             out.append(event)
 
     def _commit(self, event: Commit, out: list[BinlogEvent]) -> bool:
-        """End a transaction; return whether it is read again, with its rows as they arrive."""
+        """End a transaction; return whether it has to be read again, with its rows as they arrive."""
         begun = self._open.begun
         if begun is None:
             return False
@@ -215,14 +209,13 @@ class ReplicatedEvents:
                 self._events = self._open_at(parse(self._executed))
                 return True
             out.append(_begin(begun, origin))
-            # Statements in any case, so that the columns after them are known.
+            # Statements are returned in any case, so that the columns after them are known.
             out += self._open.held if is_published else self._unpublished(self._open.held)
         out.append(event)
         self._executed, self._open = begun.position, _HeldTransaction()
         return False
 
     def _decide(self, begun: TransactionBegin) -> tuple[bool, Origin | None]:
-        """Return whether the transaction is published, and where it was made."""
         if self._open.row is None:
             if (
                 (self._open.has_emptied or self._unpublished(self._open.held))
@@ -230,11 +223,8 @@ class ReplicatedEvents:
                 and self._is_finished(begun.gtid)
             ):
                 if self._open.has_emptied:
-                    log.warning(
-                        "not publishing transaction %s, which empties tables: it was published by the shard that made "
-                        "it",
-                        begun.gtid,
-                    )
+                    why = "it was published by the shard that made it"
+                    log.warning("not publishing transaction %s, which empties tables: %s", begun.gtid, why)
                 return False, None  # I3
             if (self._open.size or self._open.has_emptied) and origin_server(begun.gtid) in self._parent_servers:
                 raise RelayError(
@@ -249,13 +239,13 @@ class ReplicatedEvents:
         if parent.finished.contains(row.position):
             return False, None  # I3: its own shard has published it
         timestamp = row.timestamp or begun.timestamp
-        # A new row does not say which of several servers made the transaction: then its GTID here is its name.
+        # A new row does not say which of several servers made the transaction; then its GTID here names it.
         several = before is None and len(origin_servers(row.position)) > 1
         name = begun.gtid if several else last_added(row.position, before)
         return True, Origin(OriginToken(timestamp, parent.qualified, row.position.position), name)
 
     def _unpublished(self, events: Iterable[BinlogEvent]) -> list[BinlogEvent]:
-        """Return the statements that define tables, as ones that were published before."""
+        """Return the statements that define tables, marked as already published."""
         return [
             replace(event, is_published=False)
             for event in events
@@ -278,10 +268,10 @@ def _begin(begun: TransactionBegin, origin: Origin | None) -> TransactionBegin:
 
 
 def last_added(position: GtidSet, before: GtidSet | None) -> str:
-    """Return the GTID of the last transaction in ``position`` and not in ``before``: the name of its changes.
+    """Return the GTID of the last transaction in ``position`` and not in ``before``, which names its changes.
 
-    Both are from one row event, so it is the same whenever it is read. Transactions between them changed nothing on
-    the target.
+    Both come from one row event, so the result is the same at each reading. Transactions between them changed nothing
+    on the target.
     """
     added = position if before is None else position - before
     return (added or position).last

@@ -1,10 +1,8 @@
-"""How far a shard has been read, and the JSON that checkpoints, gaps and plans have of it."""
-
-from __future__ import annotations
+"""How far a shard was read, and the JSON for that in checkpoints, gaps and plans."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import TransactionBegin
@@ -14,26 +12,25 @@ from relay.records import Position
 
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
-    """What was read and published. The next transactions are the ones not in it, from whatever server (I1, I3).
+    """What was read and published. Reading continues with transactions that are not in it, from any server (I1, I3).
 
     Checkpoints hold its JSON. Equal positions must give equal bytes.
     """
 
-    gtid: str
-    """The GTID set of all transactions that were read completely, with the flavour in front."""
+    gtid: str  # the GTID set of all transactions that were read completely, with the flavour in front
     partial: Mapping[str, PublishedRows] = field(default_factory=dict)
-    """By GTID: the rows of relayed tables that were published of transactions read in part, the next one first (I4)."""
+    """By GTID: the published rows of relayed tables in transactions read in part, the next one first (I4)."""
     local: GtidSet = field(default_factory=lambda: parse(""))
-    """Transactions in ``gtid`` or ``partial`` that only a replica has: it made them itself."""
+    """Transactions in ``gtid`` or ``partial`` that only a replica has, because it made them itself."""
     targets: Mapping[str, str] = field(default_factory=dict)
-    """By shard: the GTID set after which each target of a reshard is read. Only in the last position of a shard."""
+    """By shard: the GTID set after which each target of a reshard is read. Only in a shard's last position."""
     made_at: Mapping[str, int] = field(default_factory=dict)
-    """By GTID: when the transactions in ``partial`` were made, if that is known. See ``PartlyRead.begin``."""
+    """By GTID: when the transactions in ``partial`` were made, if known. See ``PartlyRead.begin``."""
     left_out: tuple[str, ...] = ()
-    """The tables that have lost their key, and whose rows are left out since: a gap says so (I9)."""
+    """The tables that have lost their key and whose rows are left out since. A gap reports this (I9)."""
 
     @classmethod
-    def from_json(cls, raw: Position) -> BinlogPosition:
+    def from_json(cls, raw: Position) -> Self:
         """Read a position. Raises ``KeyError`` without ``gtid``, ``GtidError``."""
         local, targets = parse(raw.get("local", "")), raw.get("targets", {})
         left_out = tuple(raw.get("left_out", ()))
@@ -45,35 +42,26 @@ class BinlogPosition:
 
     @property
     def unfinished(self) -> tuple[str, ...]:
-        """The transactions read in part whose rest any server has, except ones that only a replica has."""
+        """The transactions read in part whose rest any server has, without those that only a replica has."""
         return tuple(gtid for gtid in self.partial if not self.local.contains(parse(gtid)))
 
     @property
     def needed(self) -> GtidSet:
-        """What another server of the shard has to have, so that it lacks nothing that was published, even in part."""
+        """What another server of the shard needs in order to lack nothing that was published, even in part."""
         needed = self.executed - self.local
         for gtid in self.unfinished:
             needed = needed | parse(gtid)
         return needed
 
     def to_json(self) -> dict[str, Any]:
-        position: dict[str, Any] = {"gtid": self.gtid, **position_fields(self.partial)}
-        if self.local:
-            position["local"] = self.local.position
-        if self.targets:
-            position["targets"] = dict(self.targets)
-        if self.made_at:
-            position["made_at"] = dict(self.made_at)
-        if self.left_out:
-            position["left_out"] = list(self.left_out)
-        return position
+        local, left_out = self.local.position if self.local else "", list(self.left_out)
+        more = {"local": local, "targets": dict(self.targets), "made_at": dict(self.made_at), "left_out": left_out}
+        fields = {name: value for name, value in more.items() if value}
+        return {"gtid": self.gtid, **position_fields(self.partial), **fields}
 
 
 class PartlyRead:
-    """The transactions of one shard that were published in part, and whose rest is to be read, from whatever server.
-
-    There may be several: servers may commit in different orders.
-    """
+    """The transactions published in part, which any server may end: several, as servers commit in different orders."""
 
     def __init__(self, position: BinlogPosition) -> None:
         self._rows: dict[str, PublishedRows] = dict(position.partial)
@@ -85,24 +73,23 @@ class PartlyRead:
         return bool(self._rows)
 
     def rows(self, gtid: str) -> PublishedRows | None:
-        """Return the rows of a transaction that were published, or None if there are none."""
         return self._rows.get(gtid)
 
     def begin(self, begun: TransactionBegin) -> bool:
-        """Begin a transaction. Return whether rows of another one with the same GTID were published.
+        """Begin a transaction. Return whether rows of another one with its GTID, which a crash cut off, were published.
 
-        A crash cut that one off, so it was made at another time. In MySQL all servers have one time for a transaction.
-        In MariaDB the server that made it has the latest time: others have the time of its last statement.
+        In MySQL, all servers have one time for a transaction. In MariaDB, the server that made it has the latest time:
+        the others have the time of its last statement.
         """
         at, before = begun.committed_at or begun.timestamp, self._made_at.get(begun.gtid)
         is_exact = bool(begun.committed_at) or begun.made_here
         self._begun = begun.gtid, at if is_exact else None
         if before is None:
             return False
-        return at != before if is_exact else at > before  # I1: as many of its rows would be skipped
+        return at != before if is_exact else at > before  # I1: that many of its rows would be skipped
 
     def position(self, executed: str, local: GtidSet, begun: str | None, rows: PublishedRows) -> BinlogPosition:
-        """Return the position after ``executed``. ``begun``: the open transaction; ``rows``: what was read of it."""
+        """Return the position after ``executed``. ``begun``: the open transaction; ``rows``: its rows read so far."""
         partial = dict(self._rows)
         if begun is not None and (done := furthest(rows, partial.pop(begun, {}))):
             partial = {begun: done, **partial}
@@ -118,7 +105,7 @@ class PartlyRead:
                 self._made_at.setdefault(gtid, at)
 
     def forget(self, gtid: str) -> None:
-        """Forget a transaction that was read to its end, or that is another one than before."""
+        """Forget a transaction that was read to its end, or that turned out to be a different one."""
         self._rows.pop(gtid, None)
         self._made_at.pop(gtid, None)
 

@@ -1,4 +1,4 @@
-"""Asks servers in threads of their own, so that a shard is read on while one of them does not answer (I10)."""
+"""Asks servers in separate threads, so that a shard is read on while one of them does not answer (I10)."""
 
 import math
 import time
@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from relay.config.fields import iso_time
+from relay.config.value_types import iso_time
 from relay.errors import Unavailable
 from relay.process.slow_call import SlowCall
 
@@ -17,10 +17,9 @@ _LONGEST = 10.0  # seconds
 
 
 class BackgroundProbe(Generic[T]):
-    """Asks one question at a time. Used by one thread, which it never holds up, except in ``wait``.
+    """Asks one question at a time, for one thread, which waits for it only in ``wait``.
 
-    ``ask``: may take as long as servers do not answer. ``every``: seconds from an answer to the next question; after
-    failures twice as long each time, up to 10 s. ``discard``: closes an answer that nobody takes.
+    ``every``: seconds to the next question, doubled by a failure up to 10 s. ``discard``: closes an answer not taken.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class BackgroundProbe(Generic[T]):
         self._pause = every
         self._due = -math.inf
         self._answer: SlowCall[T] | None = None
-        # Why the last question was not answered, and when the first of a row of such questions was asked, in seconds.
+        # Why the last question got no answer, and since when none did, in seconds.
         self._failure: str | None = None
         self._failing_since: float | None = None
         self._asked = 0.0
@@ -52,23 +51,22 @@ class BackgroundProbe(Generic[T]):
 
     @property
     def trouble(self) -> str | None:
-        """Why the last question was not answered, and since when that is so, or None if it was."""
+        """Why the last question got no answer, and since when none did; None if it got one."""
         if self._failing_since is None:
             return None
         return f"{self._failure} (since {iso_time(self._failing_since)})"
 
     def start(self, *arguments: Any) -> None:
-        """Ask, unless a question is under way or it is too early for the next one."""
+        """Ask, unless a question is under way or it is too early for the next."""
         if self._answer is None and self._clock() >= self._due:
             self._asked = time.time()
             self._answer = SlowCall(self.name, partial(self._ask, *arguments))
 
     def take(self) -> T | None:
-        """Return the answer, once, or None while there is none. Raises what ``ask`` raised, except ``Unavailable``."""
+        """Return the answer, once; None while there is none. Raises the errors of ``ask``, except ``Unavailable``."""
         return self.wait() if self._answer is not None and self._answer.done() else None
 
     def wait(self) -> T | None:
-        """Wait until the question under way is answered, and take the answer."""
         answer, self._answer = self._answer, None
         if answer is None:
             return None
@@ -86,12 +84,11 @@ class BackgroundProbe(Generic[T]):
         return result
 
     def forget(self) -> None:
-        """Forget the failures."""
         self._failure = self._failing_since = None
         self._pause = self._every
 
     def close(self) -> None:
-        """Let nobody wait for the answer any longer. The next question may be asked at once."""
+        """Stop waiting for the answer. The next question may be asked at once."""
         answer, self._answer = self._answer, None
         if answer is not None:
             answer.add_done_callback(self._drop)

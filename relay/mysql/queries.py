@@ -1,4 +1,4 @@
-"""Queries with tokens that say how fresh they are: ``include_event_token`` and ``compare_event_token`` as in Vitess.
+"""Queries with tokens that show how fresh they are: ``include_event_token`` and ``compare_event_token`` as in Vitess.
 
 The token is read before the query is sent, so the query reflects at least its position. Only positions are compared: a
 watcher's timestamps come from another server's clock.
@@ -18,10 +18,7 @@ from relay.token import EventToken, Order, compare
 
 
 class Answer(NamedTuple):
-    """``token``: the rows reflect at least everything up to it; None if that is unknown, or was not asked for.
-
-    ``fresher``: the rows certainly reflect the change of the token in ``compare_event_token``.
-    """
+    """``token``: the rows reflect everything up to it; None if unknown. ``fresher``: and surely the compared change."""
 
     rows: Sequence[Any]
     token: EventToken | None
@@ -29,10 +26,7 @@ class Answer(NamedTuple):
 
 
 class TokenQueries:
-    """Runs queries on the server that ``watcher`` watches, over the caller's open PyMySQL connection.
-
-    Only one thread may use it at a time, like the connection.
-    """
+    """Runs queries over the caller's PyMySQL connection to the server that ``watcher`` watches. For one thread."""
 
     def __init__(self, connection: Connection[Any], watcher: ReplicationWatcher) -> None:
         self.connection = connection
@@ -43,10 +37,7 @@ class TokenQueries:
         self.connection.close()
 
     def token(self) -> EventToken | None:
-        """Return a token: queries on the connection from now on reflect everything up to it. None if that is unknown.
-
-        Raises PyMySQL's errors, and ``RelayError`` as ``execute``.
-        """
+        """Return a token that later queries reflect, or None. Raises errors as ``execute`` does."""
         status: int = self.connection.server_status  # type: ignore[attr-defined]
         if status & SERVER_STATUS.SERVER_STATUS_IN_TRANS or not status & SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT:
             raise RelayError(
@@ -59,8 +50,8 @@ class TokenQueries:
                 found = {str(value).lower() for _, value in map(tuple, cursor.fetchall())}
             if self.watcher.identity not in found:
                 raise RelayError(
-                    f"{self.watcher.shard}: the connection is to another server ({', '.join(sorted(found))}) than the "
-                    f"watcher's ({self.watcher.identity or 'not started'}): connect both to the same one"
+                    f"{self.watcher.shard}: the connection uses server {', '.join(sorted(found))}, but the watcher "
+                    f"uses {self.watcher.identity or 'none, as it has not started'}: connect both to the same server"
                 )
             self._checked = self.watcher.identity
         return self.watcher.token
@@ -73,10 +64,7 @@ class TokenQueries:
         include_event_token: bool = False,
         compare_event_token: EventToken | None = None,
     ) -> Answer:
-        """Run a query. Raises PyMySQL's errors, and ``RelayError`` where a token would be wrong.
-
-        That is in an open transaction, which may see an older state, and on another server.
-        """
+        """Run a query. Raises PyMySQL's errors, and ``RelayError`` in an open transaction or on another server."""
         wanted = include_event_token or compare_event_token is not None
         token = self.token() if wanted else None  # I6: before the query
         with self.connection.cursor() as cursor:

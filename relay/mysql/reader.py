@@ -1,6 +1,6 @@
-"""Reads one shard from the binlogs of its servers, whichever of them can be read, and makes pages of it.
+"""Reads one shard from the binlogs of any of its servers that can be read, and makes pages from them.
 
-What is read next is always what the executed set lacks, so it does not matter from which server: a failover neither
+Reading always continues with what the executed set lacks, so the choice of server does not matter: a failover neither
 loses nor duplicates anything (I1, I3).
 """
 
@@ -16,29 +16,24 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import CurrentServer, OpenEvents
 from relay.mysql.errors import BinlogPurged, Closed, Interrupted
 from relay.mysql.head import ShardHead
-from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.reshard import HandoverCheck
 from relay.mysql.servers import LOST, ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.mysql_dialect.snapshot_times import LATENESS
 from relay.process.seldom import Seldom
 from relay.records import Gap, Shard
-from relay.source import Page, ReadResult, Unreadable
+from relay.source import LastPage, Page, PageCounts, ReadResult, Unreadable
 
 log = logging.getLogger(__name__)
 
-WAIT = 0.5
-"""Seconds that a read waits for changes."""
-
+WAIT = 0.5  # seconds that a read waits for changes
 _ROUNDING = 1.0  # seconds: binlogs have whole seconds
 
 
 class BinlogShardReader:
-    """The reader of one shard. ``server``: the one that is being read. ``transactions``: what was read.
-
-    ``open_events``: opens the events of a server.
-    """
+    """The reader of one shard. ``server``: the server being read. ``transactions``: what was read."""
 
     streams = True
 
@@ -62,22 +57,20 @@ class BinlogShardReader:
         self.transactions = ShardTransactions(shard.id, layouts, position, floor, self._is_local, clock)
         self._find_handover = find_handover
         self._has_looked = False
-        # Seconds up to which the shard was read.
-        self._progress: float | None = None
-        # Seconds by the clock of the server: the last heartbeat. What it has executed and logs no longer, when that was
-        # asked, by the same clock, and the executed position then; None if it is not in doubt.
+        self._progress: float | None = None  # seconds up to which the shard was read
+        # Seconds by the server's clock: the last heartbeat. Then, if they are in doubt, the transactions that it has
+        # executed but no longer logs, when they were checked, and the executed position at that time; otherwise None.
         self._heartbeat = 0
         self._unlogged: tuple[GtidSet, float, str] | None = None
-        # The last executed position after which the connection was replaced, since it sent nothing.
+        # The last executed position after which the connection was replaced because it sent nothing.
         self._silent_after = ""
-        # The executed position of the last page.
-        self._paged_position = ""
+        self._paged_position = ""  # the executed position of the last page
         self._warning = Seldom()
-        # What ends the reading, once everything before it was returned.
+        # The error or gap that ends the reading, once everything before it was returned.
         self._error: RelayError | None = None
 
     def close(self) -> None:
-        """Close the connections. Reading continues after the last row that was returned."""
+        """Close the connections. Reading continues after the last returned row."""
         self._disconnect()
         if self._find_handover is not None:
             self._find_handover.close()
@@ -89,7 +82,7 @@ class BinlogShardReader:
         self._heartbeat, self._unlogged = 0, None
 
     def read(self) -> ReadResult:
-        """Return the next page. Raises ``RelayError`` on what is final."""
+        """Return the next page. Raises ``RelayError`` for errors that a retry cannot repair."""
         if self._error is not None:
             raise self._error
         begun = self.clock()
@@ -110,7 +103,7 @@ class BinlogShardReader:
                     if self._leave(error) and not has_failed_over and not self.transactions.has_changes:
                         has_failed_over = True
                         continue  # perhaps another server can continue, or this is a gap
-                    break  # what was read is returned before a gap
+                    break  # changes already read are returned before a gap
                 except RelayError as error:
                     self._error = error
                     break
@@ -153,8 +146,6 @@ class BinlogShardReader:
             log.warning("source %s: shard %s: %s", self.stream.source, self.shard.id, page.warning)
         return page
 
-    # ------------------------------------------------------------------ pages
-
     def _page(self, begun: float, *, full: bool = False, gap: Gap | None = None) -> Page:
         transactions = self.transactions
         if transactions.executed_position != self._paged_position:
@@ -169,11 +160,9 @@ class BinlogShardReader:
             transactions.last_token if statements else changes[-1].token if changes else None,
             self._progress,
             begun,
-            records=len(changes) + len(statements),
-            size=size,
-            full=full or transactions.has_events,
+            counts=PageCounts(len(changes) + len(statements), size, behind),
+            pause=0.0 if full or transactions.has_events else None,
             gap=gap,
-            behind=behind,
             tables=tables,
             reached=self._reached(),
             schema_changes=statements,
@@ -181,17 +170,17 @@ class BinlogShardReader:
         )
 
     def _reached(self) -> float | None:
-        """Return ``Page.reached``. Tokens made from here on have no earlier timestamp than `lowest` says."""
+        """Return ``Page.reached``. Later tokens have no timestamp before the one of `lowest`."""
         transactions = self.transactions
         if not transactions.is_between_transactions:
-            return None  # the token of the open one is made already
+            return None  # the open transaction already has its token
         reached = self.head.take_reached(transactions.executed)
         if reached is not None:
             transactions.raise_floor(int(reached - LATENESS))  # I7: a snapshot relies on `lowest`
         return reached
 
     def _handed_over(self, page: Page) -> Page:
-        """Return ``page``, as the last one if other shards take over from this one."""
+        """Return ``page``, marked as the last one if other shards take over from this one."""
         if self._find_handover is None or not self.transactions.is_between_transactions:
             return page
         try:
@@ -203,26 +192,24 @@ class BinlogShardReader:
             return page
         # Events that were not consumed come after the executed set: the targets have them.
         position = replace(self.transactions.position, targets=handover.targets)
-        return replace(page, position=position.to_json(), finished=True, full=False, journal=handover.journal)
+        return replace(page, position=position.to_json(), pause=None, end=LastPage(handover.journal))
 
     def _advance(self, consumed: Consumed) -> None:
-        """Move the progress to the last transaction, or to a heartbeat: what was logged before it was read."""
+        """Move the progress to the last transaction or heartbeat: everything logged before it was read."""
         if consumed.committed is not None:
             self._progress = float(consumed.committed)
         if consumed.heartbeat is not None:
             self._heartbeat = consumed.heartbeat
         found = self.server.found
-        # MySQL also sends heartbeats while it skips what was read before.
+        # MySQL also sends heartbeats while it skips transactions that were read before.
         if consumed.heartbeat is None or found is None or not self.head.is_read(self.transactions.executed):
             return
         until = min(float(consumed.heartbeat), self.clock()) - _ROUNDING - found.role.lag
         if until > (self._progress or 0.0):
             self._progress = until
 
-    # ------------------------------------------------------------------ servers
-
     def _open(self) -> Gap | None:
-        """Connect to a server that can continue. Return what is lost if none ever can."""
+        """Connect to a server that can continue. Return the loss if none ever can."""
         asked, begin = self.clock(), self.transactions.position
         lost = self.server.open(begin)
         if lost is not None:
@@ -234,40 +221,34 @@ class BinlogShardReader:
         return None
 
     def _gap(self, reason: str, begin: BinlogPosition, asked: float) -> Gap:
-        """Return the gap from ``begin`` to where reading continues."""
         stream, end = self.stream, self.transactions.position.to_json()
         return Gap(stream.source, stream.label, self.shard.id, reason, begin.to_json(), end, asked)
 
     def _check_altered(self, defined: Sequence[str]) -> None:
-        """Check tables that a statement has changed, before their next rows. Raises ``Unavailable``, ``RelayError``."""
+        """Check tables changed by a statement, before their next rows. Raises ``Unavailable``, ``RelayError``."""
         found = self.server.found
         if found is not None:
             for table in defined:
                 self.transactions.statements.layouts.check(found.server, [table])  # I8
 
     def _look_at_tables(self, server: ServerConnection) -> None:
-        """Ask for the tables, once. Reading does not depend on the answer."""
+        """Look up the tables once. Reading does not depend on the answer."""
         if self._has_looked:
             return
         self._has_looked, statements = True, self.transactions.statements
         try:
             statements.followed.look(statements.layouts.now(server))
         except Unavailable as error:
-            log.warning(
-                "source %s: shard %s: the columns before its next statements may not be known: %s",
-                self.stream.source,
-                self.shard.id,
-                error,
-            )
+            what = "its next statements may be published without the columns before them"
+            log.warning("source %s: shard %s: %s: %s", self.stream.source, self.shard.id, what, error)
 
     def _leave(self, error: RelayError) -> bool:
-        """Close a server that cannot be read. Return whether there was one."""
         had_server = self.server.failed(error)
         self._disconnect()
         return had_server
 
     def _check_server(self, *, is_idle: bool) -> None:
-        """Ask now and then for the head, and whether another server should be read."""
+        """Check now and then the head, and whether another server should be read."""
         found = self.server.found
         if found is None:
             return
@@ -280,10 +261,10 @@ class BinlogShardReader:
             self._leave(error)
 
     def _require_binlogs(self, server: ServerConnection, is_primary: bool) -> None:
-        """Raise ``BinlogPurged`` for transactions that were added to what a server of MySQL has executed (I9).
+        """Raise ``BinlogPurged`` for transactions added to a MySQL server's executed set without its binlog (I9).
 
-        It never sends them, and would say so only at the next connection. It also stops sending after its binlogs were
-        reset and its executed set was put back: then raise ``Interrupted``, to connect again (I1).
+        The server never sends them, and would report that only on a new connection. It also stops sending after its
+        binlogs were reset and its executed set was restored; then raise ``Interrupted``, to connect again (I1).
         """
         if self._unlogged is None:
             if not server.is_mariadb and self.head.is_overdue():
@@ -298,7 +279,7 @@ class BinlogShardReader:
                 f"{server.account.address}: it has no binlog of {lost}, which was added to its gtid_purged after "
                 f"{self.transactions.executed_position} was read"
             )
-        # Once for each position: it also sends heartbeats while it skips what was read before.
+        # Once for each position, because the server also sends heartbeats while it skips earlier transactions.
         if (
             position == self.transactions.executed_position != self._silent_after
             and is_primary
@@ -306,8 +287,8 @@ class BinlogShardReader:
         ):
             self._silent_after = position
             raise Interrupted(
-                f"{server.account.address}: it does not send what it has executed after {position}, as after a reset "
-                "of its binlogs"
+                f"{server.account.address}: it has executed transactions after {position} but does not send them: its "
+                "binlogs may have been reset"
             )
 
     def _is_local(self, gtid: str) -> bool:

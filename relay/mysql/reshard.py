@@ -13,26 +13,24 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import add
+from typing import NamedTuple
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.keyrange import KeyRange, overlapping, shard_range, shards_covering
-from relay.mysql.chunks import quoted
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied, NoTable
 from relay.mysql.gtids import common
 from relay.mysql.origins import CheckpointRow, CheckpointTable
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
+from relay.mysql_dialect.catalog import quoted
 from relay.records import ReshardJournal, ShardCheckpoint
 
-_RETRY = 1.0  # seconds between two questions to targets that are not ready
+_RETRY = 1.0  # seconds between two checks of targets that are not ready
 
-_NOT_READY = frozenset({"init", "copying", "error"})
-"""States of Vitess' workflows in which rows are copied, or nothing is replicated."""
-
-_RUNNING = "running"
-"""The state in which Vitess' replication may commit several transactions as one."""
+# States of Vitess' workflows that copy rows or replicate nothing; and that may commit several transactions as one.
+_NOT_READY, _RUNNING = ("init", "copying", "error"), "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ class Reshard:
     targets: tuple[str, ...]
 
     def journal(self) -> ReshardJournal:
-        """Return the journal that every participant ends with. It depends on the names alone, whoever reads them."""
+        """Return the journal that ends every participant. It depends on the names alone, whoever reads them."""
         names = f"{','.join(self.participants)}>{','.join(self.targets)}"
         digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
         return ReshardJournal(digest, self.participants, {name: {"type": "reshard"} for name in self.targets})
@@ -58,16 +56,13 @@ class Handover:
 
 
 def first_shards(keyrange: KeyRange, listed: Sequence[str]) -> list[str]:
-    """Return the shards that reading begins with: the ones without an overlapping shard listed before them.
-
-    Raises ``ValueError`` unless together they are exactly ``keyrange``.
-    """
+    """Return the shards that overlap none before them. Raises ``ValueError`` unless they cover exactly ``keyrange``."""
     return shards_covering(keyrange, [name for at, name in enumerate(listed) if not overlapping(name, listed[:at])])
 
 
 @lru_cache(maxsize=1000)
 def reshard_of(shard: str, listed: tuple[str, ...]) -> Reshard | None:
-    """Return the reshard that ``shard`` takes part in; None if the shards listed after it do not replace it fully."""
+    """Return the reshard in which ``shard`` takes part; None if the shards listed after it do not replace it fully."""
     after = _followers(listed)
     participants, targets = {shard}, after.get(shard, frozenset())
     if not targets:
@@ -93,7 +88,7 @@ def unfinished(listed: tuple[str, ...]) -> list[str]:
 
 @lru_cache(maxsize=16)
 def _followers(listed: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
-    """Return the direct followers of each shard: the overlapping ones after it with no other overlapping between."""
+    """Return the direct followers of each shard: the overlapping ones after it with no other one in between."""
     ranges = [shard_range(name) for name in listed]
     found = {}
     for at, name in enumerate(listed):
@@ -112,23 +107,22 @@ def _in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (shard_range(name).start, name))
 
 
-@dataclass(frozen=True, slots=True)
-class _Targets:
-    """The targets of a reshard when they were asked."""
+class _Targets(NamedTuple):
+    """A reshard's targets when they were asked. ``positions``: by shard, its own executed set.
+
+    ``replicated``: how far each replication was; ``running``: how far those that may commit transactions as one were.
+    """
 
     reshard: Reshard
     positions: Mapping[str, str]
-    """By shard: its own executed set."""
     replicated: Sequence[GtidSet]
-    """How far the replication of each was by then, at most."""
     running: Sequence[GtidSet]
-    """How far those were that may commit several transactions as one."""
 
 
 class HandoverCheck:
-    """Decides when one shard may end. ``connect``: to a server of a shard, whichever answers.
+    """Decides when one shard may end. ``connect``: connects to any server of a shard that answers.
 
-    ``listed``: is called each time, since a reload may change the shards. Connections are made in another thread, since
+    ``listed``: called each time, because a reload may change the shards. Connections are made in another thread, since
     servers that do not answer take long; the targets are asked in the caller's, so that the answers fit what it has
     read. Used by one thread at a time.
     """
@@ -150,12 +144,10 @@ class HandoverCheck:
         self._connecting = BackgroundProbe(
             f"targets-of-{shard}", self._connect_to, every=_RETRY, discard=_close, clock=clock
         )
-        # The open connections, by target.
-        self._servers: dict[str, ServerConnection] = {}
+        self._servers: dict[str, ServerConnection] = {}  # the open connections, by target
         self._targets: _Targets | None = None
         self._ask_at = 0.0
-        # Why the targets that were asked last are not ready.
-        self._waits_for: str | None = None
+        self._waits_for: str | None = None  # why the targets that were last asked are not ready
 
     def close(self) -> None:
         self._connecting.close()
@@ -163,10 +155,7 @@ class HandoverCheck:
         self._servers = {}
 
     def __call__(self, executed: GtidSet) -> Handover | None:
-        """Return the handover once all targets continue from within ``executed``.
-
-        Raises ``Unavailable`` with what the shard is waiting for.
-        """
+        """Return the handover once all targets continue from within ``executed``. Raises ``Unavailable`` until then."""
         reshard = reshard_of(self.shard, self._listed())
         if reshard is None:
             self._targets = None
@@ -179,7 +168,7 @@ class HandoverCheck:
                 raise Unavailable(reason)
             return None
         if not all(executed.contains(each) for each in (*targets.replicated, *targets.running)):
-            return None  # this shard is read until it gets there
+            return None  # this shard is read until it reaches that position
         if not all(each.contains(executed) for each in targets.running):
             # I3: some of the transactions that are committed as one after this may have been read here.
             self._targets = None
@@ -262,10 +251,7 @@ def checkpoint_rows(server: ServerConnection, checkpoints: CheckpointTable) -> l
 
 
 def start_of_target(shard: str, parents: Mapping[str, ShardCheckpoint]) -> GtidSet:
-    """Return the GTID set after which a target is read: the earliest that its parents' last positions have.
-
-    Raises ``RelayError`` if no parent ended with a handover.
-    """
+    """Return the earliest GTID set that a parent hands over at. Raises ``RelayError`` if none ended with a handover."""
     positions = [BinlogPosition.from_json(each.position) for each in parents.values() if each.position is not None]
     starts = [parse(each.targets[shard]) for each in positions if shard in each.targets]
     if not starts:

@@ -1,11 +1,10 @@
-"""What a server is, how far it is behind, and what it is good for: one table, by what it has executed and its role."""
-
-from __future__ import annotations
+"""What a server is, how far it lags, and what it can be used for, in one table by its history and role."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Self
 
 from relay.mysql.connection import ServerConnection
 from relay.mysql.filters import Filters
@@ -14,24 +13,20 @@ from relay.mysql.gtids import split_mariadb
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The role of a server when it was asked."""
-
     is_replica: bool
     is_read_only: bool
     lag: float = 0.0
-    """Seconds that a server is behind, infinite while nobody knows. It is not known for a group's members."""
-    domains: frozenset[str] = frozenset()
-    """MariaDB: the domains that it replicates."""
-    in_group: bool = False
-    """It is a member of MySQL's group replication, where the others still send what one lacks, even the primary."""
+    """Seconds that a server lags; infinite if unknown. Unknown for a group's members."""
+    domains: frozenset[str] = frozenset()  # MariaDB: the domains that it replicates
+    in_group: bool = False  # whether it is in a MySQL replication group, whose members send each other what they lack
     filters: tuple[Filters, ...] = ()
-    """What each of its replications leaves out; of a MariaDB that replicates no longer, what its settings left out."""
+    """What each of its replications leaves out; for a former MariaDB replica, what its settings left out."""
 
     @property
     def is_unknown(self) -> bool:
         """Whether it neither replicates nor accepts writes.
 
-        A standby does so between ``RESET SLAVE ALL`` and ``CHANGE MASTER``, and a primary during a switchover.
+        A standby is in this state between ``RESET SLAVE ALL`` and ``CHANGE MASTER``, and a primary during a switchover.
         """
         return not self.is_replica and self.is_read_only
 
@@ -52,8 +47,8 @@ class Role:
 def role_of(server: ServerConnection) -> Role:
     """Ask a server for its role. Raises ``Unavailable``, and ``Denied`` with the missing GRANT: it never guesses.
 
-    A replica taken for a primary would seem to have lost what it will still receive; taken for one that is not behind,
-    it would seem to have everything.
+    A replica mistaken for a primary would seem to have lost transactions that it will still receive; mistaken for one
+    that does not lag, it would seem to have everything.
     """
     server.refresh()
     statements = ["SHOW ALL SLAVES STATUS"] if server.is_mariadb else ["SHOW REPLICA STATUS", "SHOW SLAVE STATUS"]
@@ -67,10 +62,10 @@ def role_of(server: ServerConnection) -> Role:
     unreplicated = math.inf if server.read_only and not is_replica else 0.0
     lag = max((_lag(status) for status in statuses), default=unreplicated)
     filters = [Filters.of(status, "Replicate") for status in statuses]
-    if in_group:  # I1: it applies what the others send, with none of the filters that a status shows
+    if in_group:  # I1: it applies what the others send, without the filters that a status shows
         filters.append(Filters({}))
     if not filters and (left := Filters.of_settings(server.settings)).texts:  # I1
-        filters.append(left)  # what it replicated before is left out of its binlog all the same
+        filters.append(left)  # what it replicated before is missing in its binlog all the same
     return Role(is_replica, server.read_only, lag, domains, in_group, tuple(filters))
 
 
@@ -80,44 +75,42 @@ def _lag(status: Mapping[str, object]) -> float:
 
 
 class ServerHistory(Enum):
-    """What a server has executed, compared with what was read."""
+    """A server's executed set, compared with what was read."""
 
     COMPLETE = auto()
     BEHIND = auto()
-    UNACKNOWLEDGED = auto()  # it made what it lacks, and waits for its replicas to acknowledge that
-    OTHER = auto()  # it has other transactions in place of some, or said so when it was read
-    PURGED = auto()  # it no longer has what follows
+    UNACKNOWLEDGED = auto()  # it made the missing transactions, and waits for its replicas to acknowledge them
+    OTHER = auto()  # it has other transactions in their place, or said so when it was read
+    PURGED = auto()  # it no longer has the following transactions
 
 
 class Standing(Enum):
-    """What a server is in its shard."""
-
     REPLICA = auto()
     STANDBY = auto()  # neither replicates nor accepts writes
-    MEMBER = auto()  # accepts writes in a group, whose others still send what it lacks
+    MEMBER = auto()  # accepts writes in a group whose other members still send what it lacks
     PRIMARY = auto()
 
     @classmethod
-    def of(cls, role: Role) -> Standing:
+    def of(cls, role: Role) -> Self:
         if not role.is_primary:
             return cls.STANDBY if role.is_unknown else cls.REPLICA
         return cls.MEMBER if role.in_group else cls.PRIMARY
 
 
 class ServerVerdict(Enum):
-    """What a server is good for. The text says why it cannot be read now; later it may be."""
+    """How a server can be used. The text says why it cannot be read now; later it may be readable."""
 
     READ = "can be read"
     LACKING = "lacks transactions that were already read"
     PURGED = "has purged what follows"
     BEHIND = "is behind"
     STANDBY = "neither replicates nor accepts writes, and is behind"
-    OTHER = "has another history"
+    OTHER = "has a different history"
     WAITING = "waits for its replicas to acknowledge what was read"
 
 
-_COLUMNS = (Standing.REPLICA, Standing.STANDBY, Standing.MEMBER, Standing.PRIMARY)
 _IS = ServerVerdict
+# By the standings in their order.
 _ROWS = {
     ServerHistory.COMPLETE: (_IS.READ, _IS.READ, _IS.READ, _IS.READ),
     ServerHistory.BEHIND: (_IS.BEHIND, _IS.STANDBY, _IS.BEHIND, _IS.LACKING),
@@ -128,5 +121,5 @@ _ROWS = {
 VERDICTS = {
     (history, standing): verdict
     for history, row in _ROWS.items()
-    for standing, verdict in zip(_COLUMNS, row, strict=True)
+    for standing, verdict in zip(Standing, row, strict=True)
 }

@@ -1,7 +1,7 @@
 """The servers of one shard: which of them can continue after a position, and what it means if none can.
 
-Transactions must not be taken for lost too early, or a passing fault becomes a gap; but if they never are, a failover
-that lost some goes unnoticed (I9).
+If transactions are declared lost too early, a passing fault becomes a gap; if they never are, a failover that lost some
+goes unnoticed (I9).
 """
 
 import logging
@@ -22,12 +22,10 @@ from relay.mysql.roles import VERDICTS, Role, ServerHistory, ServerVerdict, Stan
 
 log = logging.getLogger(__name__)
 
-LOST = "failover lost transactions"
-"""Why there is a gap, if a primary lacks what was read."""
-
-_AVOID = 5.0  # how many seconds a server that failed is tried last
-_RETRY = 10.0  # seconds after which a server that lacked something is asked for it again
-_CERTAIN = 1.0  # how many seconds a primary must lack what was read before that counts as a loss
+LOST = "failover lost transactions"  # the reason of a gap if a primary lacks transactions that were read
+_AVOID = 5.0  # seconds during which a server that failed is tried last
+_RETRY = 10.0  # seconds after which a server that lacked something is asked again
+_CERTAIN = 1.0  # seconds that a primary must lack transactions that were read before they count as lost
 
 
 @dataclass
@@ -49,28 +47,26 @@ class LostPosition:
 
 @dataclass
 class _Survey:
-    """What the servers of a shard answered. The servers in it are open."""
+    """The answers of a shard's servers. The servers in it are open."""
 
     found: list[ReadableServer] = field(default_factory=list)
-    # Primaries that lack what was read, or whose history diverged, as far as is known.
+    # Primaries that lack transactions that were read, or whose history diverged, as far as known.
     lacking: list[ReadableServer] = field(default_factory=list)
     purged: list[ReadableServer] = field(default_factory=list)
-    # Why each of the others cannot be used now; it may be later.
+    # Why each of the other servers cannot be used now; later it may be.
     unusable: list[str] = field(default_factory=list)
-    # Whether one did not answer, or did not tell its role: that one may be the primary.
-    has_silent: bool = False
+    has_silent: bool = False  # whether a server did not answer, or did not tell its role: it may be the primary
 
     def add(self, each: ReadableServer, verdict: ServerVerdict) -> None:
-        listed = {
-            ServerVerdict.READ: self.found,
-            ServerVerdict.LACKING: self.lacking,
-            ServerVerdict.PURGED: self.purged,
-        }
-        if verdict in listed:
-            listed[verdict].append(each)
-            return
-        each.server.close()
-        self.unusable.append(f"{each.server.account.address} {verdict.value}, at {each.executed.position}")
+        if verdict is ServerVerdict.READ:
+            self.found.append(each)
+        elif verdict is ServerVerdict.LACKING:
+            self.lacking.append(each)
+        elif verdict is ServerVerdict.PURGED:
+            self.purged.append(each)
+        else:
+            each.server.close()
+            self.unusable.append(f"{each.server.account.address} {verdict.value}, at {each.executed.position}")
 
     def close(self, *, keep: ReadableServer | None = None) -> None:
         for each in (*self.found, *self.lacking, *self.purged):
@@ -81,9 +77,9 @@ class _Survey:
 class ShardServers:
     """The servers of one shard, in the order of the config. Used by one thread at a time.
 
-    ``addresses``: is called each time, since a reload may change them. ``connect``: to an address. ``require``: raises
-    ``Denied`` for a server that must not be read. ``max_lag``: seconds that a replica may be behind.
-    ``primary_may_be_silent``: at the last search for a primary, a server that may be the primary did not answer.
+    ``addresses``: may change by a reload. ``require``: raises ``Denied`` for a server that must not be read.
+    ``max_lag``: seconds. ``primary_may_be_silent``: when a primary was last searched, a server that may be it did not
+    answer.
     """
 
     def __init__(
@@ -103,7 +99,7 @@ class ShardServers:
         self._connect = connect
         self.require = require
         self._clock = clock
-        # By address: until when a server is tried last, and the errors of servers that cannot continue, with their end.
+        # By address: until when a server is tried last; and errors of servers that cannot continue, with expiry.
         self._avoid: dict[str, float] = {}
         self._refusals: dict[str, tuple[RelayError, float]] = {}
         self._lacking_since: float | None = None
@@ -113,18 +109,17 @@ class ShardServers:
         now = self._clock()
         self._avoid[address] = now + _AVOID
         if isinstance(error, BinlogPurged | Diverged):
-            # A server that was behind may have caught up by then; what was purged does not come back.
+            # A server that lagged may have caught up by then; purged binlogs do not come back.
             self._refusals[address] = error, math.inf if isinstance(error, BinlogPurged) else now + _RETRY
 
     def advanced(self) -> None:
-        """Forget the refusals: they were of an earlier position."""
+        """Forget the refusals: they concerned an earlier position."""
         self._refusals.clear()
         self._lacking_since = None
 
     def find(self, position: BinlogPosition, sequences_read: Sequences) -> ReadableServer | LostPosition:
-        """Return the server to continue with after ``position``.
+        """Return the server to continue with after ``position`` and the rest of its unfinished transactions (I9).
 
-        A server without its unfinished transactions cannot give the rest of them (I9). ``sequences_read``: for MariaDB.
         Raises ``Unavailable`` if a server may be able to continue later, ``RelayError`` if none ever will.
         """
         survey = self._survey(position)
@@ -155,7 +150,7 @@ class ShardServers:
             raise Unavailable(f"no other server can be read: {'; '.join(survey.unusable)}")
 
     def primary(self) -> ServerConnection | None:
-        """Connect to the first server that is not a replica; return None if none answers."""
+        """Connect to the first server that is not a replica; return None if no such server answers."""
         self.primary_may_be_silent = False
         for address in self._ordered():
             try:
@@ -179,7 +174,7 @@ class ShardServers:
         return sorted(self.addresses(), key=lambda address: self._avoid.get(address, 0.0) > now)
 
     def _survey(self, position: BinlogPosition) -> _Survey:
-        """Ask the servers, up to the first that can continue and is not too far behind."""
+        """Ask the servers, up to the first that can continue and does not lag too much."""
         needed, unfinished = position.needed, position.unfinished
         with ExitStack() as stack:
             survey = stack.enter_context(closing(_Survey()))
@@ -200,8 +195,9 @@ class ShardServers:
             server.verify()
             if needed and needed.flavour != server.flavour:
                 raise RelayError(
-                    f"shard {self.shard}: the position {needed.position} cannot be read from {address}, a "
-                    f"{server.flavour} {server.version} server: give the new database a source with another name"
+                    f"shard {self.shard}: cannot continue from the position {needed.position} on {address}, which is a "
+                    f"{server.flavour} {server.version} server: to read the new database, add a source with another "
+                    "name"
                 )
             executed, role = _executed(server, needed), role_of(server)
             if role.is_replica:
@@ -223,10 +219,10 @@ class ShardServers:
         survey.add(ReadableServer(server, role, executed), VERDICTS[history, standing])
 
     def _lost(self, survey: _Survey, position: BinlogPosition, sequences_read: Sequences) -> LostPosition:
-        """Return what is lost, if that is certain. Raises ``Unavailable`` if it is not."""
+        """Return the loss, if it is certain; otherwise raise ``Unavailable``."""
         executed = position.executed
-        # A primary does not receive from anyone what it lacks. While another server may be the primary, one that seems
-        # to be it may be a standby, unless it has made transactions after what was read.
+        # Nobody sends a primary its missing transactions. But while another server may be the primary, an apparent one
+        # may be a standby, unless it has made transactions after those that were read.
         primaries = [
             each for each in survey.lacking if not survey.has_silent or _has_own(each, position, sequences_read)
         ]
@@ -243,7 +239,7 @@ class ShardServers:
                 return LostPosition(LOST, resume)
         survey.unusable += [f"{each.server.account.address} {ServerVerdict.LACKING.value}" for each in survey.lacking]
         if survey.lacking and not primaries:
-            survey.unusable.append("whether that is the primary is not known while another server does not answer")
+            survey.unusable.append("it is unknown whether this is the primary, because another server does not answer")
         elif survey.purged and not survey.unusable:
             oldest, *others = (purged(each.server) for each in survey.purged)
             for other in others:
@@ -259,9 +255,9 @@ class ShardServers:
 
 
 def _has_own(each: ReadableServer, position: BinlogPosition, sequences_read: Sequences) -> bool:
-    """Whether a server has made transactions that were not read: it has accepted writes since.
+    """Whether a server has made transactions that were not read, so that it has accepted writes since.
 
-    MariaDB may have given their numbers to others, which were read; then it shows only while those are remembered.
+    MariaDB may have reused their numbers for transactions that were read; this shows only while those are remembered.
     """
     if not (position.executed | position.local).contains(each.executed):
         return True
@@ -276,7 +272,7 @@ def _has_own(each: ReadableServer, position: BinlogPosition, sequences_read: Seq
 
 
 def _common(executed: GtidSet, new: ReadableServer, sequences_read: Sequences) -> GtidSet:
-    """Return up to where what was read and a server's history are the same."""
+    """Return the position up to which a server's history equals what was read."""
     if not isinstance(executed, MariaDBSet):
         return common(executed, new.executed)
     theirs = last_sequences(new.server.binlog_state())
@@ -284,7 +280,7 @@ def _common(executed: GtidSet, new: ReadableServer, sequences_read: Sequences) -
     for gtid in split_mariadb(str(executed)):
         has = theirs.get(gtid.domain)
         if has is None:
-            continue  # kept, it would be missing again
+            continue  # if kept, it would be missing again
         if has.get(gtid.server, 0) >= gtid.sequence:
             shared.append(str(gtid))
             continue
@@ -309,9 +305,9 @@ def _after_hole(executed: GtidSet, new: ReadableServer) -> GtidSet:
 
 
 def _has_all(server: ServerConnection, gtids: Sequence[str]) -> bool:
-    """Whether a server that has executed as much as these transactions has them, and not others in their place.
+    """Whether a server that has executed as much as these transactions has these, and not others instead.
 
-    A set of MariaDB does not say so: it has the last GTID of a domain for all before it, whichever server made those.
+    A MariaDB set does not say so: it has only the last GTID of a domain, whichever servers made those before.
     """
     if not gtids or not server.is_mariadb:
         return True
@@ -322,20 +318,20 @@ def _has_all(server: ServerConnection, gtids: Sequence[str]) -> bool:
 
 
 def _awaits_its_own(server: ServerConnection, needed: GtidSet) -> bool:
-    """Whether a server of MySQL has made what it lacks, and may wait for its replicas to acknowledge it."""
+    """Whether a MySQL server made what it lacks, and may wait for its replicas to acknowledge that."""
     if server.is_mariadb:
         return False
-    # Ask this first: what ends its wait in between is executed then, and does not seem to be lost.
+    # Checked first: if its wait ends in between, the transactions are executed and do not seem to be lost.
     most = server.most_unacknowledged()
     lacking = needed - server.executed()
     return not lacking or (origin_servers(lacking) == {server.uuid.lower()} and lacking.count <= most)
 
 
 def _executed(server: ServerConnection, needed: GtidSet) -> GtidSet:
-    """Return what a server has executed, for MariaDB with domains that are not in the state of its binlog.
+    """Return a server's executed set; for MariaDB, including domains that are missing in the state of its binlog.
 
     Such a domain was idle since the server was copied from another one, and is in its data; or it was deleted, and is
-    in its oldest binlog: the server deletes none of which it has later transactions. It lets a reader continue there.
+    in its oldest binlog, because the server deletes no domain that has later transactions. A reader can continue there.
     """
     executed = server.executed()
     if not server.is_mariadb or not isinstance(needed, MariaDBSet) or executed.contains(needed):
@@ -345,6 +341,6 @@ def _executed(server: ServerConnection, needed: GtidSet) -> GtidSet:
     more = {gtid.domain: gtid for gtid in replicated if gtid.domain not in known}
     read = {gtid.domain: gtid for gtid in split_mariadb(str(needed)) if gtid.domain not in known | more.keys()}
     if read:
-        # I9: only if all was read that it had of the domain before its oldest binlog, since it has none after that.
+        # I9: only if everything of the domain before its oldest binlog was read, because it has nothing after that.
         more |= {gtid.domain: gtid for gtid in split_mariadb(str(purged(server))) if read.get(gtid.domain) == gtid}
     return executed | parse("MariaDB/" + ",".join(map(str, more.values()))) if more else executed

@@ -1,16 +1,15 @@
-"""The source for a database of one or more shards, each with one or more MySQL or MariaDB servers."""
-
-from __future__ import annotations
+"""The source for a database with one or more shards, each on one or more MySQL or MariaDB servers."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from relay.config import MySQLConfig
 from relay.config.addresses import host_port
-from relay.config.fields import StartAtGtids, iso_time
 from relay.config.tls import tls_context
+from relay.config.value_types import iso_time
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 from relay.gtid import GtidSet
@@ -24,88 +23,81 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
 from relay.mysql.database_snapshots import ROWS, DatabaseSnapshots
 from relay.mysql.filters import require_unfiltered, warn_of_filters
-from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.readable import check_readable
 from relay.mysql.reader import BinlogShardReader
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
+from relay.mysql.table_checks import check_readable
 from relay.mysql_dialect.catalog import explained
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.sources import SqlSource, floor_of, left_out_by
 from relay.mysql_dialect.tables import Table, Unfit, missing_tables
 from relay.process.slow_call import call_all
 from relay.records import Shard, ShardCheckpoint, StreamId
-from relay.source import Opening, ShardReader, StartingPoints
+from relay.source import Opening, ShardReader
 from relay.table import Column, TableSchema
-
-if TYPE_CHECKING:
-    from relay.aws.tokens import DatabaseTokens
-    from relay.config import MySQLConfig
 
 log = logging.getLogger(__name__)
 
-_FIRST_EVENT = 5.0  # seconds in which a server sends the beginning of its binlog, or refuses to
+_FIRST_EVENT = 5.0  # seconds within which a server sends the beginning of its binlog, or refuses to
 
 
 class MySQLSource(SqlSource):
-    """Reads the binlogs of one database. ``connect`` comes first."""
+    """Reads the binlogs of one database. Call ``connect`` first."""
 
     config: MySQLConfig
+    noun = "database"
 
     def __init__(self, config: MySQLConfig) -> None:
         super().__init__(config)
         self.layouts = Layouts(config)
+        self.skipped = self.layouts.skipped
         self._checkpoints = CheckpointTable.named(config.reshard_checkpoint_table)
-        # The servers of each shard; shards that replace others come after those. ``reload`` replaces the mapping in the
-        # worker's thread, and never changes it: the readers' threads read the attribute once for each use.
+        # The servers of each shard. Shards that replace others come after them. ``reload``, in the worker's thread,
+        # replaces the mapping and never changes it; readers' threads read the attribute once per use.
         self._shards: Mapping[str, Sequence[str]] = _checked(config)
         self._tables: dict[str, TableSchema] = {}
-        # The servers whose filters were looked at.
-        self._warned_of: set[str] = set()
+        self._warned_of: set[str] = set()  # the servers whose filters were already checked
         self._ssl = tls_context(config.tls)
-        self._tokens = _tokens(config)
+        self._token = _token_maker(config)
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
         self.snapshots = DatabaseSnapshots(
             config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered, self.clock
         )
 
     def close(self) -> None:
-        """Do nothing: each reader has connections of its own."""
+        """Do nothing: each reader has its own connections."""
 
     def reload(self, entry: Any) -> None:
-        """Apply other servers, and shards that replace the present ones. On ``RelayError`` nothing has changed."""
+        """Apply other servers, and shards that replace the present ones. After a ``RelayError`` nothing has changed."""
         if entry.type != "mysql" or entry.database != self.config.database:
             raise ConfigError(
-                f"source {self.name} reads the database {self.config.database}: give another database a source with "
-                "another name"
+                f"source {self.name} reads the database {self.config.database}. To read the other database, add a "
+                "source with another name"
             )
         self._shards = _checked(entry)
         changed = [name for name in type(entry).model_fields if getattr(entry, name) != getattr(self.config, name)]
         if others := [name for name in changed if name != "shards"]:
             log.warning("source %s: restart the relay to apply the new %s", self.name, ", ".join(others))
         for shard in unfinished(tuple(self._shards)):
-            log.warning(
-                "source %s: still reading shard %s: the shards listed after it do not cover its key range",
-                self.name,
-                shard,
-            )
+            why = "the shards listed after it do not cover its key range"
+            log.warning("source %s: still reading shard %s: %s", self.name, shard, why)
         log.info("source %s: shards %s", self.name, ", ".join(self._shards))
 
     def connect(self, label: str | None = None) -> StreamId:
-        if label is not None and label != self.config.database:
-            raise ConfigError(
-                f"source {self.name}: its checkpoints belong to the database {label}, not to {self.config.database}: "
-                "give the other database a source with another name"
-            )
+        self._require_label(label)
         described = False
         for shard in self._shards:
             try:
                 with closing(self._first_server(shard, verified=True)) as server:
                     if not described:
-                        self._tables = self._described(server)
+                        try:
+                            self._tables = {table.table: table for table in self.layouts.describe(server)}
+                        except Unfit as error:
+                            raise ConfigError(str(error)) from None
                         described = True
                         for table in missing_tables(self.config.named_tables, self.tables()):
                             self._absent[table] = explained(server.execute, self.config.database, table)
@@ -115,21 +107,12 @@ class MySQLSource(SqlSource):
             except Unavailable as error:
                 if reshard_of(shard, tuple(self._shards)) is None:
                     raise
-                # The shard may have ended, which only its checkpoint says.
+                # The shard may have ended, which only its checkpoint shows.
                 log.warning("source %s: %s", self.name, error)
         return self.stream
 
-    def _described(self, server: ServerConnection) -> dict[str, TableSchema]:
-        try:
-            return {table.table: table for table in self.layouts.describe(server)}
-        except Unfit as error:
-            raise ConfigError(str(error)) from None
-
     def unreadable(self) -> Mapping[str, str]:
-        """Return the servers whose binlog cannot be read now, each with the reason.
-
-        Those of a shard that others replace are left out: it may have ended, and its servers be gone.
-        """
+        """Return servers with unreadable binlogs, and why, except of shards that others replace: they may be gone."""
         listed = tuple(self._shards)
         lasting = [shard for shard in listed if reshard_of(shard, listed) is None]
         addresses = list(dict.fromkeys(address for shard in lasting for address in self._shards[shard]))
@@ -151,36 +134,20 @@ class MySQLSource(SqlSource):
         return list((self._tables | seen).values())
 
     def row_count(self) -> int:
-        """Return about how many rows the tables have in one shard. Raises ``Unavailable``."""
+        """Return the approximate number of rows in the tables of one shard. Raises ``Unavailable``."""
         with closing(self._first_server(next(iter(self._shards)))) as server:
             found = server.execute(ROWS, (self.config.database,))
             return sum(int(count or 0) for table, count, *_ in found if self.is_wanted(str(table)))
 
-    @property
-    def left_out(self) -> Mapping[str, str]:
-        return self.layouts.skipped.reasons
-
     def is_wanted(self, table: str) -> bool:
         return self.layouts.wanted(self.config.database, table)
-
-    def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
-        if missing := self.missing():
-            # Only here: what was relayed before is relayed to its end, although the table was dropped meanwhile (I1).
-            raise RelayError(f"source {self.name}: the database {self.config.database} has {missing}")
-        names, now = [shard.name for shard in shards], self.clock()
-        if isinstance(self.config.start, StartAtGtids):
-            return StartingPoints(self._configured(self.config.start.positions, names), now)
-        since = self.config.start_time(now)
-        starts = {name: self._current(name) if since is None else self._since(name, since) for name in names}
-        positions = {name: BinlogPosition(executed.position) for name, executed in starts.items()}
-        return StartingPoints({name: position.to_json() for name, position in positions.items()}, now)
 
     def shards(self) -> list[Shard]:
         keyrange = KeyRange.parse(self.config.keyrange)
         return [Shard(name) for name in first_shards(keyrange, list(self._shards))]
 
     def open(self, opening: Opening) -> ShardReader:
-        """Open a shard. Gaps are found by the position, which it always has, without ``read_until``."""
+        """Open a shard. Gaps are found by its position, which always exists, without ``read_until``."""
         shard, parents = opening.shard, opening.parents
         if shard.name not in self._shards:
             raise RelayError(
@@ -210,29 +177,17 @@ class MySQLSource(SqlSource):
             )
         return BinlogPosition.from_json(start)
 
-    # ------------------------------------------------------------------ where reading begins
-
-    def _configured(self, positions: Mapping[str, str], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        missing, unknown = set(names) - positions.keys(), positions.keys() - set(names)
-        if missing or unknown:
-            wrong = ", ".join(sorted(missing)) or ", ".join(sorted(unknown))
-            raise ConfigError(
-                f"source {self.name}: `start: {{gtid: ...}}` needs one position for each of the shards "
-                f"{', '.join(names)}: it has {'none for' if missing else 'one for the unknown shard'} {wrong}"
-            )
-        return {name: BinlogPosition(positions[name]).to_json() for name in names}
-
-    def _current(self, shard: str) -> GtidSet:
-        """Return what the primary of a shard has executed, or else the first server that answers."""
+    def _head(self, shard: str) -> str:
+        """Return the position of a shard's primary, or of the first other server that answers."""
         with closing(self._servers(shard).primary() or self._first_server(shard)) as server:
-            return server.executed()
+            return server.executed().position
 
-    def _since(self, shard: str, since: float) -> GtidSet:
+    def _since(self, shard: str, since: float) -> str:
         problems = []
         for address in self._addresses(shard):
             try:
                 with closing(self._connect(address)) as server:
-                    return executed_before(server, since)
+                    return executed_before(server, since).position
             except TooOld as error:
                 problems.append(f"the binlogs of {address} begin at {iso_time(error.oldest)}")
             except Unavailable as error:
@@ -241,29 +196,22 @@ class MySQLSource(SqlSource):
             f"source {self.name}: shard {shard} cannot be read from {iso_time(since)}: {'; '.join(problems)}"
         )
 
-    # ------------------------------------------------------------------ servers
-
     def _addresses(self, shard: str) -> Sequence[str]:
-        """Return the servers of a shard; none if a reload has removed it."""
+        """Return the servers of a shard; none if a reload has removed the shard."""
         return self._shards.get(shard, ())
 
     def _connect(self, address: str) -> ServerConnection:
         host, port = host_port(address)
         user, password = self.config.user or "", self.config.password or ""
-        token = None if self._tokens is None else partial(self._tokens.make, host, port, user)
+        token = None if self._token is None else partial(self._token, host, port, user)
         return connection.connect(host, port, user, token or password, self._ssl, self.clock)
 
     def _servers(self, shard: str) -> ShardServers:
-        return ShardServers(
-            shard,
-            lambda: self._addresses(shard),
-            self._connect,
-            max_lag=self.config.max_lag,
-            require=self._require_unfiltered,
-        )
+        addresses, lag = partial(self._addresses, shard), self.config.max_lag
+        return ShardServers(shard, addresses, self._connect, max_lag=lag, require=self._require_unfiltered)
 
     def _first_server(self, shard: str, *, verified: bool = False) -> ServerConnection:
-        """Connect to the first server of a shard that answers. Raises ``Unavailable`` with the reason of each."""
+        """Connect to the first server of a shard that answers. Raises ``Unavailable`` with the reasons of all."""
         problems = []
         for address in self._addresses(shard):
             try:
@@ -291,7 +239,7 @@ class MySQLSource(SqlSource):
     def _require_unfiltered(self, server: ServerConnection, role: Role) -> None:
         address = server.account.address
         is_alone = all(len(listed) == 1 for listed in self._shards.values() if address in listed)
-        is_origin = is_alone and not role.is_read_only  # I1: another listed server may be where changes are made
+        is_origin = is_alone and not role.is_read_only  # I1: changes may be made on another listed server
         filters = () if is_origin and role.is_primary and not role.in_group else role.filters
         require_unfiltered(server, filters, self.config.database, is_origin=is_origin)
         if address not in self._warned_of:
@@ -311,18 +259,18 @@ class MySQLSource(SqlSource):
                 f"{server.account.address} has no database {self.config.database}, or {self.config.user} may not read "
                 f"it: create it, or run `{server.grant}`"
             )
-        if self.config.database not in found:  # I1: events have the name as it is stored
+        if self.config.database not in found:  # I1: events contain the name as it is stored
             address = server.account.address
-            raise ConfigError(f"source {self.name}: {address} calls the database {found[0]}: write it so")
+            raise ConfigError(
+                f"source {self.name}: on {address} the database is spelled {found[0]}: use this spelling in `database`"
+            )
         check_readable(server, self.config.database, self.config.tables or ())
 
     def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
-        relayed, spares = self.layouts.is_relayed, self.layouts.spares
-        wanted = self.layouts.wanted
-        return BinlogEvents(server, executed, self.layouts, wanted, relayed=relayed, spares=spares, raw=True)
+        of, relayed, spares = self.layouts, self.layouts.is_relayed, self.layouts.spares
+        return BinlogEvents(server, executed, of, of.wanted, relayed=relayed, spares=spares, raw=True)
 
     def _open_replicated(self, parents: Mapping[str, ShardCheckpoint]) -> OpenEvents:
-        """Return what opens the binlog of a shard that a reshard has created."""
         ended = {
             Shard(name).name: Parent(self.stream.qualified(name), BinlogPosition.from_json(parent.position).executed)
             for name, parent in parents.items()
@@ -355,10 +303,10 @@ def _checked(config: MySQLConfig) -> Mapping[str, Sequence[str]]:
     return {shard: tuple(servers) for shard, servers in config.shards.items()}
 
 
-def _tokens(config: MySQLConfig) -> DatabaseTokens | None:
-    """Return what makes tokens of AWS to log in with, if the source has no password."""
+def _token_maker(config: MySQLConfig) -> Callable[[str, int, str], str] | None:
+    """Return what makes AWS tokens for logging in, if the config has no password."""
     if config.iam is None:
         return None
     with needs("aws", f'`iam` of the source "{config.name}"'):
         from relay.aws.tokens import DatabaseTokens
-    return DatabaseTokens(config.iam.identity(config.iam.region))
+    return DatabaseTokens(config.iam.identity(config.iam.region)).make

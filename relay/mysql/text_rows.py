@@ -1,4 +1,4 @@
-"""Rows of a SELECT as a server sends them: packets of MySQL's text protocol."""
+"""The rows of a SELECT as a server sends them: packets of MySQL's text protocol."""
 
 import struct
 from collections.abc import Callable, Generator
@@ -6,19 +6,17 @@ from typing import Any
 
 import pymysql
 
-NULL, END, ERROR = 0xFB, 0xFE, 0xFF
-"""The first bytes of a value that is NULL, of the packet at the end, which is short, and of an error."""
-
+NULL, END, ERROR = 0xFB, 0xFE, 0xFF  # the first bytes of a NULL value, of the short packet at the end, and of an error
 _HEADER = struct.Struct("<HBB")
 _LARGEST = 0xFFFFFF  # bytes of a packet that another one continues
-_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # bytes of the length of a value, by the first byte
+_WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # bytes of a value's length, by the first byte
 
 
 def row_packets(connection: Any, statement: str) -> Generator[bytes]:
-    """Run a statement on a connection of PyMySQL, and yield the packets of its rows as they arrive.
+    """Run a statement on a PyMySQL connection, and yield the packets of its rows as they arrive.
 
-    PyMySQL itself would make an object of each value. Closing the iterator reads the rest and drops it. Raises what
-    PyMySQL does, and OSError.
+    PyMySQL itself would create an object for each value. Closing the iterator drops the remaining rows. Raises
+    PyMySQL's errors and OSError.
     """
     connection.query(statement, unbuffered=True)
     result, number = connection._result, connection._next_seq_id
@@ -42,23 +40,20 @@ def row_packets(connection: Any, statement: str) -> Generator[bytes]:
 
 
 def ends(packet: bytes) -> bool:
-    """Whether a packet is not a row: no row follows it."""
+    """Whether a packet is not a row, so that no row follows."""
     return packet[0] == ERROR or (packet[0] == END and len(packet) < 9)
 
 
 def next_packet(read: Callable[[int], bytes], number: int) -> tuple[bytes, int]:
-    """Read the packet ``number``, and return the number of the next one too. Raises OSError for any other (I1)."""
-    packet = _part(read, number)
-    number = (number + 1) % 256
-    if len(packet) == _LARGEST:
-        parts = [packet]
-        while len(parts[-1]) == _LARGEST:
-            parts.append(_part(read, number))
-            number = (number + 1) % 256
-        packet = b"".join(parts)
+    """Read the packet ``number``, and return the number after it. Raises OSError for any other packet (I1)."""
+    part = packet = _part(read, number)
+    while len(part) == _LARGEST:
+        number += 1
+        part = _part(read, number % 256)
+        packet += part
     if not packet:
         raise ConnectionError("its answer is not in MySQL's protocol")
-    return packet, number
+    return packet, (number + 1) % 256
 
 
 def _part(read: Callable[[int], bytes], expected: int) -> bytes:
@@ -75,7 +70,7 @@ def _part(read: Callable[[int], bytes], expected: int) -> bytes:
 
 
 def values_of(packet: bytes) -> tuple[bytes | None, ...]:
-    """Return the values of a row. Raises IndexError or KeyError for what is none."""
+    """Return the values of a row. Raises IndexError or KeyError for bytes that are not a row."""
     values: list[bytes | None] = []
     at, end = 0, len(packet)
     while at < end:

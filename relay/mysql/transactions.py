@@ -1,16 +1,13 @@
-"""Turns the events of a binlog into the changes of a shard, page by page, with the position where each page ends.
+"""Turns the events of a binlog into the changes of a shard, page by page, with the position at the end of each page.
 
-Knows no server. A page may end anywhere: a position in the middle of a transaction leads back there from whatever
-server the transaction is read again (I3, I4).
+Knows no server. A page may end anywhere: from a position in the middle of a transaction, reading continues there, from
+whatever server (I3, I4).
 """
-
-from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 from relay.change import Change, ChangeParts, SchemaChange
 from relay.errors import RelayError
@@ -26,50 +23,39 @@ from relay.mysql.binlog.events import (
     Statement,
     TransactionBegin,
 )
-from relay.mysql.compiled_rows import rows_of
+from relay.mysql.binlog.rows import rows_of
 from relay.mysql.errors import NotCarried
-from relay.mysql.layouts import Layouts
-from relay.mysql.logged_statements import REMOVED_UNSEEN, LoggedStatements
 from relay.mysql.positions import BinlogPosition, PartlyRead
+from relay.mysql.relayed_tables import REMOVED_UNSEEN, Layouts, LoggedStatements
 from relay.mysql_dialect.changes import TransactionChanges
-from relay.mysql_dialect.layouts import lost_rows
+from relay.mysql_dialect.layout_cache import lost_rows
 from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.tables import Table
 from relay.source import STREAMED_PAGE
 from relay.table import TableSchema
 from relay.token import EventToken
 
-if TYPE_CHECKING:
-    from relay.native._core import ScannedTransactions
-
 _LAYOUTS_KEPT = 1000
 
 
 @dataclass(slots=True)
 class Consumed:
-    """What the events of one ``ShardTransactions.consume`` were."""
-
-    is_full: bool = False
-    """The page must end before the remaining events."""
-    committed: int | None = None
-    """Seconds: the timestamp of the last transaction that ended."""
+    is_full: bool = False  # the page must end before the remaining events
+    committed: int | None = None  # seconds: the timestamp of the last transaction that ended
+    # Seconds by the server's clock: the last heartbeat between transactions, unless one ended after it.
     heartbeat: int | None = None
-    """Seconds by the server's clock: the last heartbeat between transactions, if none ended after it."""
+    # The next transaction's GTID, if rows of a different one, which never committed, were published under it.
     replaced: str | None = None
-    """The next transaction's GTID, if rows of another one, which never committed, were published under it."""
-    defined: Sequence[str] = ()
-    """The tables that the last statement has created, altered or renamed: to be looked at before the next events."""
+    defined: Sequence[str] = ()  # tables that the last statement defined, to be checked before the next events
+    # A table's rows are lost from here on, or were until here: the position before, and the reason.
     lost: tuple[BinlogPosition, str] | None = None
-    """The rows of a table are lost from here on, or were up to here: the position before, and the reason."""
-    error: RelayError | None = None
-    """Why the first remaining event cannot be read. Everything before it was taken."""
+    error: RelayError | None = None  # why the first remaining event cannot be read
 
 
 class ShardTransactions:
-    """The transactions of one shard: ``feed`` events, ``consume`` them, and ``take`` the changes that are ready.
+    """The transactions of one shard: ``feed`` events, ``consume`` them, and ``take`` the finished changes.
 
-    ``is_local``: whether only the server that is being read has a transaction. ``executed_position``: the GTID set of
-    transactions that were read completely, with the flavour in front. ``local``: see ``BinlogPosition``.
+    ``is_local``: whether only the server read has a transaction. ``executed_position``: flavour in front.
     """
 
     def __init__(
@@ -83,8 +69,7 @@ class ShardTransactions:
     ) -> None:
         self.executed_position = position.gtid
         self.local = position.local
-        # See ``BinlogPosition``.
-        self._left_out = set(position.left_out)
+        self._left_out = set(position.left_out)  # see ``BinlogPosition``
         self._is_local = is_local
         self._clock = clock
         self._executed: tuple[str, GtidSet] = ("", parse(""))
@@ -99,8 +84,6 @@ class ShardTransactions:
         self._is_open = False
         self.statements = LoggedStatements(layouts)
         self._events: deque[BinlogEvent] = deque()
-        # The first row of the first event that was not consumed.
-        self._row = 0
 
     @property
     def executed(self) -> GtidSet:
@@ -110,7 +93,7 @@ class ShardTransactions:
 
     @property
     def has_events(self) -> bool:
-        """Whether some events were fed and not consumed."""
+        """Whether there are events that were fed but not consumed."""
         return bool(self._events)
 
     @property
@@ -135,15 +118,14 @@ class ShardTransactions:
         return replace(found, left_out=tuple(sorted(self._left_out))) if self._left_out else found
 
     def raise_floor(self, timestamp: int) -> None:
-        """Give no token an earlier timestamp from here on, in seconds. Call it between transactions."""
+        """Give no later token an earlier timestamp, in seconds. Call it between transactions."""
         self._changes.floor = max(self._changes.floor, timestamp)
 
     def take(self) -> tuple[list[Change] | ChangeParts, int, tuple[TableSchema, ...], int]:
-        """Return the changes that are ready, their bytes, the tables they are of, and how many of them were late."""
+        """Return the finished changes, their bytes, their tables, and how many of them were late."""
         size, changes = self._changes.size, self._changes.take()
         tables = tuple(table.schema for table in self._tables.values())
-        # The row that is held back comes with the next page.
-        self._tables = dict(self._tables) if self._is_open else {}
+        self._tables = dict(self._tables) if self._is_open else {}  # the row held back comes with the next page
         behind, self._changes.tally.behind = self._changes.tally.behind, 0
         return changes, size, tables, behind
 
@@ -157,10 +139,9 @@ class ShardTransactions:
         return gtids
 
     def drop_events(self) -> None:
-        """Forget the events that were not consumed, and the open transaction: another server may send them again."""
+        """Forget unconsumed events and the open transaction: another server may send them again."""
         self._events.clear()
-        self._compiled.cache_clear()  # which decodes by the tables of the server
-        self._row = 0
+        self._compiled.cache_clear()  # it decodes by the tables of the server
         if self._is_open and self._begun is not None:
             self._partial.leave(self._begun.gtid, self._changes.tally.rows_of)
             self._changes.leave()
@@ -170,17 +151,15 @@ class ShardTransactions:
         self.statements.followed.undo()
 
     def forget(self, gtid: str) -> None:
-        """Read the transaction from its beginning: what was read under its GTID is of another one."""
+        """Read the transaction from its beginning: the rows read under its GTID belong to a different one."""
         self._partial.forget(gtid)
 
     def skip_to(self, executed: GtidSet) -> None:
-        """Continue after ``executed``: what was not read before it is lost."""
+        """Continue after ``executed``: everything unread before it is lost."""
         self._partial.clear()
-        self.statements.followed.forget()  # I9: what the gap lacks may be the DROP of a table
+        self.statements.followed.forget()  # I9: the gap may lack the DROP of a table
         self.executed_position = executed.position
         self.local = parse("")
-
-    # ------------------------------------------------------------------ events
 
     def feed(self, events: Iterable[BinlogEvent]) -> None:
         self._events.extend(events)
@@ -217,7 +196,7 @@ class ShardTransactions:
                     return True
                 if self._begun is not None:
                     self.statements.followed.undo()
-                # I7: the floor of all later tokens would be there, and no READ would ever replace what they changed.
+                # I7: it would become the floor of all later tokens, and no READ would ever replace their changes.
                 event.timestamp = min(event.timestamp, latest_timestamp(self._clock()))
                 self._begun = event
                 self._is_open = False
@@ -237,7 +216,7 @@ class ShardTransactions:
         return False
 
     def _loses(self, table: str, is_left: bool, consumed: Consumed) -> bool:
-        """Whether the page ends, since a table loses its key here, or has one again: that is a gap (I9)."""
+        """Whether the page ends because a table loses its key here, or has one again: that is a gap (I9)."""
         skipped = self.statements.layouts.skipped
         if (table in self._left_out) == is_left or (is_left and not skipped.was_relayed(table)):  # I9
             return False
@@ -249,10 +228,7 @@ class ShardTransactions:
         return True
 
     def _whole(self, event: RawTransactions, consumed: Consumed) -> bool:
-        """Read whole transactions. One that the compiled core leaves becomes events of its own.
-
-        Return whether the page is full.
-        """
+        """Read whole transactions, or make events of one that the core leaves. Return whether the page is full."""
         scanned = event.scanned
         if not len(scanned):
             self._events.popleft()
@@ -263,12 +239,15 @@ class ShardTransactions:
         last, room = None, STREAMED_PAGE - self._changes.size
         if self.has_changes and scanned.size > room:
             return True
-        # A page has one layout of a table, even if it was altered without a statement in the binlog.
+        # A page has only one layout of a table, even if the table was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
         layouts = self.statements.layouts
         is_fit = (layouts.unfit | self._left_out).isdisjoint(table.name for table in tables)
         has_known_keys = has_one_of_each and is_fit and not any(map(layouts.has_other_key, tables))
-        if has_known_keys and self._takes_whole(scanned):
+        # Their tokens have the positions of the stream.
+        is_ordinary = self._begun is None and not self._partial and not self.local
+        is_past = scanned.latest <= latest_timestamp(self._clock())
+        if has_known_keys and is_ordinary and is_past and not self._is_local(scanned.gtids):
             compiled = [self._compiled(known.table, known.decoder) for known in scanned.tables]
             last = self._changes.whole(scanned, compiled, room)
         if last is None:
@@ -280,11 +259,6 @@ class ShardTransactions:
         self._ended(TransactionBegin(gtid, position, timestamp, None), consumed)
         return self._changes.size >= STREAMED_PAGE
 
-    def _takes_whole(self, scanned: ScannedTransactions) -> bool:
-        """Whether nothing is special about the next transactions: their tokens have the positions of the stream."""
-        is_ordinary = self._begun is None and not self._partial and not self.local
-        return is_ordinary and scanned.latest <= latest_timestamp(self._clock()) and not self._is_local(scanned.gtids)
-
     def _rows(self, event: Rows | RawRows) -> bool:
         """Read rows; return whether all of them fit into the page."""
         table = event.table
@@ -293,7 +267,7 @@ class ShardTransactions:
             return True
         known = self._tables.get(table.name)
         is_other = known is not table if known is not None else layouts.has_other_key(table)
-        if is_other and self.has_changes:  # I12: a page that is refused for its key has no changes before it
+        if is_other and self.has_changes:  # I12: a page that is refused for its key must contain no earlier changes
             return False
         self._use(table)
         if self.statements.emptied:
@@ -308,29 +282,24 @@ class ShardTransactions:
         if not self._is_open:
             self._open()
         if isinstance(event, RawRows):
-            if self._are_compiled(event):
+            # Python divides larger ones among pages.
+            core = self._compiled(event.table, event.decoder) if event.size <= STREAMED_PAGE else None
+            if core is not None and self._changes.rows(core, event.operation, event.buffer, event.start, event.end):
                 return True
             event = self._events[0] = event.decoded()
         changes, rows = self._changes, event.changes
         each = event.size // (len(rows) or 1) + 1
         row = changes.row_of(table)
-        if not self._row and changes.size + event.size < STREAMED_PAGE:
+        if changes.size + event.size < STREAMED_PAGE:
             for before, after in rows:
                 row(table, before, after, each)
             return True
-        for at in range(self._row, len(rows)):
+        for at, (before, after) in enumerate(rows):
             if changes.size >= STREAMED_PAGE:
-                self._row = at
+                self._events[0] = Rows(table, rows[at:], each * (len(rows) - at))
                 return False
-            row(table, *rows[at], each)
-        self._row = 0
+            row(table, before, after, each)
         return True
-
-    def _are_compiled(self, event: RawRows) -> bool:
-        if event.size > STREAMED_PAGE:  # which Python divides among pages
-            return False
-        rows = self._compiled(event.table, event.decoder)
-        return rows is not None and self._changes.rows(rows, event.operation, event.buffer, event.start, event.end)
 
     def _use(self, table: Table) -> None:
         self._tables[table.name] = table
@@ -344,22 +313,16 @@ class ShardTransactions:
         if begun is None:
             raise NotCarried(f"{self._changes.shard}: rows without a GTID after {self.executed_position}")
         if self._is_local(begun.gtid):
-            # Now, so that no other server is asked for the rest of it.
-            self.local = self.local | parse(begun.gtid)
-        self._changes.begin(
-            begun.gtid,
-            self._shared_position(begun),
-            begun.timestamp,
-            committed_at=begun.committed_at,
-            origin=begun.origin,
-            skip=self._partial.rows(begun.gtid),
-        )
+            self.local = self.local | parse(begun.gtid)  # done now, so that no other server is asked for the rest of it
+        position, skip = self._shared_position(begun), self._partial.rows(begun.gtid)
+        at, origin = begun.committed_at, begun.origin
+        self._changes.begin(begun.gtid, position, begun.timestamp, committed_at=at, origin=origin, skip=skip)
         self._is_open = True
 
     def _shared_position(self, begun: TransactionBegin) -> str:
-        """Return the position for tokens: only transactions that other servers of the shard get as well.
+        """Return the position for tokens, with only those transactions that other servers of the shard get as well.
 
-        A set with a replica's own transactions cannot be compared with one of another server (I5).
+        A set with a replica's own transactions cannot be compared with another server's (I5).
         """
         if not self.local or self._is_local(begun.gtid):
             return begun.position
@@ -377,7 +340,7 @@ class ShardTransactions:
             self._changes.truncate(table)
             self._left_out.discard(table.name)
             statements.layouts.skipped.forget(table.name)
-            # The page may hold rows of an older layout: a TRUNCATE fits any.
+            # The page may contain rows of an older layout: a TRUNCATE fits any.
             self._tables.setdefault(table.name, table)
         for applied in statements.published:
             self._changes.statement(statements.layouts.database, applied)

@@ -1,10 +1,8 @@
-"""Watches what one server has executed, for queries that say how fresh they are.
+"""Watches what one server has executed, for queries that show how fresh they are.
 
 See "Watching the Replication Stream" in Vitess' update stream design. A binlog has a transaction before queries see it,
 so the token waits until they do: a token ahead of the queries would let a stale value into a cache (I6).
 """
-
-from __future__ import annotations
 
 import logging
 import math
@@ -12,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import NamedTuple, Self
+from typing import Self
 
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
@@ -27,14 +25,17 @@ from relay.token import EventToken
 log = logging.getLogger(__name__)
 
 _ROLE_EVERY = 1.0  # seconds
-_WAIT = 0.2  # how many seconds the thread waits for events, and so the longest that ``close`` takes
-_POLL_VISIBLE = 0.002  # seconds between two questions whether queries see a transaction
+_WAIT = 0.2  # seconds that the thread waits for events, and so the longest that ``close`` takes
+_POLL_VISIBLE = 0.002  # seconds between two checks whether queries see a transaction
+
+# A server, its role, its events, its executed set, and the time of that in seconds.
+_Opened = tuple[ServerConnection, Role, BinlogEvents, GtidSet, int]
 
 
 class ReplicationWatcher:
-    """The last transaction that queries on a server see, as a token, kept up to date by a thread of its own.
+    """The last transaction visible to queries on a server, as a token, which a thread keeps up to date.
 
-    ``connect``: to the server, as ``relay.mysql.connection.connect`` does. ``shard``: the name in tokens,
+    ``connect``: connects to the server, like ``relay.mysql.connection.connect``. ``shard``: the name in tokens,
     ``<source>/<database>/<shard>``. ``identity``: the server's UUID, or MariaDB's server id.
 
     ``token``: queries that start after it was read reflect everything up to it. It is None before ``start``, and for
@@ -51,7 +52,7 @@ class ReplicationWatcher:
         # Replaced by the thread, read by any other.
         self.error: str | None = None
         self.token: EventToken | None = None
-        # The last answer about the role, and when it came, in seconds of the monotonic clock.
+        # The last answer about the role, and when it arrived, in monotonic seconds.
         self._seen: tuple[Role, float] | None = None
         # Set by ``close`` to end the thread.
         self._stopping = threading.Event()
@@ -60,24 +61,23 @@ class ReplicationWatcher:
 
     @classmethod
     def of(cls, address: str, port: int, user: str, password: str, shard: str) -> Self:
-        """Make a watcher of the server at an address."""
         return cls(lambda: connection.connect(address, port, user, password), shard)
 
     @property
     def role(self) -> Role | None:
-        """What the server was when it was last asked, about once a second, or None while it is not watched."""
+        """The server's role at the last check, about once a second; None while it is not watched."""
         seen = self._seen
         return seen[0] if seen is not None else None
 
     @property
     def silence(self) -> float:
-        """Seconds since the server was last heard of, about once a second; infinite while it is not watched."""
+        """Seconds since the server last answered, about once a second; infinite while it is not watched."""
         seen = self._seen
         return time.monotonic() - seen[1] if seen is not None else math.inf
 
     @property
     def lag(self) -> float:
-        """Seconds that the server was behind when it was last heard of, and those since; infinite if nobody knows."""
+        """Seconds that the server lagged when it last answered, plus those since; infinite if unknown."""
         seen = self._seen
         return seen[0].lag + time.monotonic() - seen[1] if seen is not None else math.inf
 
@@ -91,16 +91,13 @@ class ReplicationWatcher:
         return self
 
     def watch(self, begun: Callable[[], object]) -> None:
-        """Watch in this thread until ``stop``, or until ``error`` says why not. Raises what ``start`` does.
-
-        ``begun``: is called once there is a token.
-        """
+        """Watch in this thread until ``stop`` or an error; call ``begun`` once it has a token. Raises as ``start``."""
         opened = self._open()
         begun()
         self._run(opened)
 
     def stop(self) -> None:
-        """Stop watching soon. It does not wait."""
+        """Stop watching soon. Does not wait."""
         self._stopping.set()
 
     def _open(self) -> _Opened:
@@ -116,7 +113,7 @@ class ReplicationWatcher:
             stack.pop_all()
         self._seen = role, time.monotonic()
         self.token = EventToken(timestamp, self.shard, _shared(server, role, executed, executed).position)
-        return _Opened(server, role, events, executed, timestamp)
+        return server, role, events, executed, timestamp
 
     def close(self) -> None:
         """Stop watching. Waits for the thread to end."""
@@ -131,8 +128,6 @@ class ReplicationWatcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ the thread
-
     def _run_in_thread(self, opened: _Opened) -> None:
         try:
             self._run(opened)
@@ -142,7 +137,8 @@ class ReplicationWatcher:
 
     def _run(self, opened: _Opened) -> None:
         try:
-            with closing(opened.server), closing(opened.events):
+            server, _, events, *_ = opened
+            with closing(server), closing(events):
                 self._watch(*opened)
         except RelayError as error:
             self.error = str(error)
@@ -189,27 +185,17 @@ class ReplicationWatcher:
         return False
 
 
-class _Opened(NamedTuple):
-    """A server, its role, its events, what it had executed, and the time of that in seconds."""
-
-    server: ServerConnection
-    role: Role
-    events: BinlogEvents
-    executed: GtidSet
-    timestamp: int
-
-
 def _place(file: str, position: int) -> tuple[int, str, int]:
     """Return a place in a form that compares in order: longer file numbers are later."""
     return len(file), file, position
 
 
 def _shared(server: ServerConnection, role: Role, executed: GtidSet, start: GtidSet) -> GtidSet:
-    """Return the transactions of ``executed`` that the other servers of the shard have, or will have.
+    """Return those transactions of ``executed`` that the shard's other servers have, or will have.
 
-    A set with a replica's own transactions cannot be compared with theirs (I5). MySQL names transactions that a former
-    primary made, which all servers have, in the same way: the ones in ``start``, from before the watch, count as such.
-    If they are not, comparisons give UNKNOWN, never a wrong order.
+    A set with a replica's own transactions cannot be compared with theirs (I5). In MySQL, transactions of a former
+    primary, which all servers have, look the same; those in ``start``, from before the watch, count as such. If they
+    are not, comparisons give UNKNOWN, never a wrong order.
     """
     if not (role.is_replica and role.is_read_only):
         return executed

@@ -1,8 +1,8 @@
-"""What ALTER TABLE and CREATE TABLE make of the columns of a table, as far as the statement alone tells.
+"""The columns of a table after ALTER TABLE or CREATE TABLE, as far as the statement alone shows.
 
-A statement that is not understood in every part gives None, so nothing here is a guess (I8). The order of columns is as
-in ``mysql_prepare_alter_table`` of MySQL's ``sql_table.cc``: columns are changed in their places first, and then added,
-and columns with a place moved, in the order of the statement.
+For a statement that is not fully understood the result is None, so nothing here is a guess (I8). The order of columns
+is as in ``mysql_prepare_alter_table`` of MySQL's ``sql_table.cc``: columns are changed in their places first, and then
+added, and columns with a place moved, in the order of the statement.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from relay.mysql_dialect.kept_values import INDEXES, type_of
+from relay.mysql_dialect.alter_effects import INDEXES, type_of
 from relay.mysql_dialect.statement_text import (
     Token,
     after_table,
@@ -27,7 +27,7 @@ from relay.types.columns import ColumnKind
 from relay.types.sql import Defined, Form, named
 
 # fmt: off
-# How the parts of a statement start that concern neither columns nor the primary key.
+# The beginnings of parts of a statement that concern neither columns nor the primary key.
 _HARMLESS = (
     "ALTER", "ORDER", "ENGINE", "AUTO_INCREMENT", "COMMENT", "ALGORITHM", "LOCK", "FORCE", "ENABLE", "DISABLE",
     "ROW_FORMAT", "KEY_BLOCK_SIZE", "MAX_ROWS", "MIN_ROWS", "AVG_ROW_LENGTH", "CHECKSUM", "PACK_KEYS",
@@ -41,9 +41,8 @@ _HARMLESS = (
 class Shape:
     """The columns of a table at its source, and its primary key.
 
-    ``text``: whether a text column without a character set is text there, and not binary, or None if that is not known.
-    ``types``: the types of columns as they are defined, by name, as far as they are known, and of those alone that no
-    generated column is made of.
+    ``text``: whether text columns without a character set are text and not binary there, or None if unknown. ``types``:
+    the defined types of columns by name, as far as known, and only of columns that no generated column uses.
     """
 
     columns: tuple[Column, ...]
@@ -52,12 +51,11 @@ class Shape:
     types: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
-class _NotUnderstood(Exception):
-    """A part of a statement that may do anything to the columns."""
+class _NotUnderstood(ValueError):
+    """A part of a statement with an unknown effect on the columns."""
 
 
-# What reading a statement with other parts than expected raises.
-_FAILURES = (_NotUnderstood, LookupError, ValueError, StopIteration)
+_FAILURES = (LookupError, ValueError, StopIteration)  # the errors raised when a statement has other parts than expected
 
 
 def altered(before: Shape, sql: str, sql_mode: int) -> Shape | None:
@@ -70,10 +68,7 @@ def altered(before: Shape, sql: str, sql_mode: int) -> Shape | None:
 
 
 def created(sql: str, sql_mode: int, text: bool | None) -> Shape | None:
-    """Return the table that a CREATE TABLE with a list of columns makes, or None if the statement is not understood.
-
-    ``text``: see `Shape`, for a table whose statement gives it no character set.
-    """
+    """Return the table of a CREATE TABLE with columns, or None if not understood. ``text``: by default, see `Shape`."""
     try:
         words = after_table(_words(sql, sql_mode), "CREATE")
         if not is_sign(words[0], "("):
@@ -94,7 +89,7 @@ def created(sql: str, sql_mode: int, text: bool | None) -> Shape | None:
 
 
 def _words(sql: str, sql_mode: int) -> Sequence[Token]:
-    if "\\" in sql:  # I8: it depends on the session whether a literal ends after it, and what follows is part of it
+    if "\\" in sql:  # I8: the session decides whether a literal ends after it, and so what belongs to the statement
         raise _NotUnderstood
     return list(tokens(sql, sql_mode))
 
@@ -109,9 +104,6 @@ def _text_default(options: Sequence[Token], otherwise: bool | None) -> bool | No
                 raise _NotUnderstood
             found = value[0].text.lower() != "binary"
     return found
-
-
-# ---------------------------------------------------------------------- columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +136,7 @@ def _defined(part: Sequence[Token], text: bool | None) -> _Defined:
 
 
 def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) -> Column:
-    """Return the column of a definition. ``words``: what follows the type's first word, without parentheses."""
+    """Return the column of a definition. ``words``: the words after the type's first word, without parentheses."""
     name, kind = part[0].text, part[1]
     if kind.is_quoted:
         raise _NotUnderstood
@@ -170,17 +162,14 @@ def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) ->
 
 
 class _Alteration:
-    """The parts of one ALTER TABLE, applied to a table."""
-
     def __init__(self, before: Shape, parts: Sequence[Sequence[Token]]) -> None:
         self._before = before
         self._text = before.text
         self._dropped: set[str] = set()
-        # By the lower-case name of now.
+        # The columns by their present name in lower case.
         self._changed: dict[str, _Defined] = {}
         self._renamed: dict[str, str] = {}
-        # Those to be placed after the others, in the order of the statement.
-        self._placed: list[_Defined] = []
+        self._placed: list[_Defined] = []  # columns to be placed after the others, in the order of the statement
         self._drops_primary = False
         self._primary: list[str] | None = None
         self._names = {column.name.lower() for column in before.columns}
@@ -188,7 +177,7 @@ class _Alteration:
             self._ACTIONS[part[0].text.upper()](self, part[1:])
 
     def _is_option(self, part: Sequence[Token]) -> bool:
-        """Whether a part is only about the table itself. Columns named before it have its character set, too."""
+        """Whether a part concerns only the table itself. Columns before it get its character set, too."""
         first = part[0]
         if first.is_word(*self._ACTIONS):
             return False
@@ -202,8 +191,7 @@ class _Alteration:
 
     def _add(self, rest: Sequence[Token]) -> None:
         if rest[0].is_word("CONSTRAINT"):
-            # Its name may be left out.
-            rest = rest[1:] if rest[1].is_word("PRIMARY", *INDEXES) else rest[2:]
+            rest = rest[1:] if rest[1].is_word("PRIMARY", *INDEXES) else rest[2:]  # its name may be left out
         if rest[0].is_word("PRIMARY"):
             at = next(at for at, word in enumerate(rest) if is_sign(word, "("))
             self._primary = [part[0].text for part in parts_of(rest[at + 1 : closing(rest, at)])]
@@ -223,14 +211,8 @@ class _Alteration:
             return
         defined = _defined(rest, self._text)
         self._placed.append(defined)
-        self._note_primary(defined)
-
-    def _note_primary(self, defined: _Defined) -> None:
         if defined.is_primary:
             self._primary = [defined.column.name]
-
-    def _change(self, rest: Sequence[Token]) -> None:
-        self._modify(rest, 1)
 
     def _modify(self, rest: Sequence[Token], definition: int = 0) -> None:
         rest, is_conditional = without_column(rest)
@@ -245,7 +227,8 @@ class _Alteration:
             self._renamed[old] = defined.column.name
         if defined.after is not None:
             self._placed.append(defined)
-        self._note_primary(defined)
+        if defined.is_primary:
+            self._primary = [defined.column.name]
 
     def _drop(self, rest: Sequence[Token]) -> None:
         if rest[0].is_word("PRIMARY"):
@@ -272,11 +255,11 @@ class _Alteration:
             raise _NotUnderstood
         self._renamed[rest[0].text.lower()] = rest[2].text
 
-    # Declared here, since it holds the functions above.
+    # Declared here, because it refers to the functions above.
     _ACTIONS: ClassVar[dict[str, Callable[[_Alteration, Sequence[Token]], None]]] = {
         "ADD": _add,
         "MODIFY": _modify,
-        "CHANGE": _change,
+        "CHANGE": lambda alteration, rest: alteration._modify(rest, definition=1),
         "DROP": _drop,
         "RENAME": _rename,
     }
@@ -309,7 +292,7 @@ class _Alteration:
         types |= {name: each.type for name, each in self._changed.items() if name in types}
         types = {self._renamed.get(name, there.get(name, name)): type_ for name, type_ in types.items()}
         of_before = self._names.union(map(str.lower, self._renamed.values()))
-        # I7: a generated column may be made of any that had no known type, or of another one with its name
+        # I7: a generated column may use any column whose type was unknown, or another column with its name
         types |= {each.column.name: each.type for each in self._placed if each.column.name.lower() not in of_before}
         kept = {column.name: types[column.name] for column in columns if column.name in types}
         return Shape(tuple(columns), self._primary_of(there), self._text, kept)

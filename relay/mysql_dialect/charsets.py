@@ -1,7 +1,7 @@
-"""Character sets of MySQL and MariaDB: by collation id, and their decoders.
+"""Character sets of MySQL and MariaDB by collation id, and their decoders.
 
-A decoder returns what the server itself converts the bytes to: ``tests/mysql_dialect/test_charsets.py`` compares them.
-This is on the wire: decoding a byte to another character than before would change keys.
+A decoder returns the text to which the server itself converts the bytes: ``tests/mysql_dialect/test_charsets.py``
+compares them. This is on the wire: decoding a byte to another character than before would change keys.
 """
 
 import codecs
@@ -13,7 +13,7 @@ Decoder = Callable[[bytes], str]
 BINARY = "binary"
 _UNDEFINED = "\ufffe"  # refused by Python's charmap decoder
 
-# Collation ids. MySQL and MariaDB agree on the ones that both have.
+# Collation ids. For ids that both have, MySQL and MariaDB agree.
 _COLLATIONS: dict[str, str] = {
     "armscii8": "32 64",
     "ascii": "11 65",
@@ -73,14 +73,14 @@ _PYTHON = {name: name for name in ("ascii", "big5", "cp932", "gb18030", "gb2312"
     "utf8mb3": "utf_8",
     "utf8mb4": "utf_8",
 }
-# Characters that the server and Python's codec treat differently.
+# Characters for which the server and Python's codec differ.
 _INSTEAD = {
     "gb18030": str.maketrans("\ue7c7ḿ", "ḿ\ue7c7"),  # as in the edition of 2005
     "eucjpms": str.maketrans("〜‖−¢£¬¦", "～∥－￠￡￢￤"),
     "sjis": str.maketrans("＼", "\\"),
     "ujis": str.maketrans("＼", "\\"),
 }
-# Characters that Python's codec lacks: all from a code on.
+# Characters that Python's codec lacks: all from a certain code on.
 _BEYOND: dict[str, dict[int, str]] = {
     "big5": {0xF9D6: "碁銹裏墻恒粧嫺"},
     "eucjpms": {
@@ -95,7 +95,13 @@ _BEYOND: dict[str, dict[int, str]] = {
     },
     "ujis": {},
 }
-_OTHER_TILDE = b"\x8f\xa2\xb7"  # which Python takes for ASCII's
+_OTHER_TILDE = b"\x8f\xa2\xb7"  # bytes that Python takes for ASCII's
+
+_ARMENIAN = "❁§։)(»«—.՝,-՟…՜՛՞ԱաԲբԳգԴդԵեԶզԷէԸըԹթԺժԻիԼլԽխԾծԿկՀհՁձՂղՃճՄմՅյՆնՇշՈոՉչՊպՋջՌռՍսՎվՏտՐրՑցՒւՓփՔքՕօՖֆ’'"
+_KAMENICKY = (
+    "ČüéďäĎŤčěĚĹÍľĺÄÁÉžŽôöÓůÚýÖÜŠĽÝŘťáíóúňŇŮÔšřŕŔ¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀"
+    "αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\xa0"
+)
 
 # One byte per character: Python's codec, and the differences. ``_UNDEFINED``: the server has no character.
 _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
@@ -105,16 +111,14 @@ _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
     "dec8": (
         "latin_1",
         {0xA8: "¤", 0xD7: "Œ", 0xDD: "Ÿ", 0xF7: "œ", 0xFD: "ÿ"}
-        | dict.fromkeys(
-            (0xA4, 0xA6, 0xAC, 0xAD, 0xAE, 0xAF, 0xB4, 0xB8, 0xBE, 0xD0, 0xDE, 0xF0, 0xFE, 0xFF), _UNDEFINED
-        ),
+        | dict.fromkeys(bytes.fromhex("a4a6 acadaeaf b4b8be d0def0feff"), _UNDEFINED),
     ),
     "greek": ("iso8859_7", {0xA1: "ʽ", 0xA2: "ʼ"} | dict.fromkeys((0xA4, 0xA5, 0xAA), _UNDEFINED)),
     "hebrew": ("iso8859_8", {0xAF: "‾"}),
     "hp8": ("hp_roman8", {}),
     "koi8r": ("koi8_r", {}),
     "koi8u": ("koi8_u", {0x95: "•"}),
-    # Windows' code page; its five undefined bytes stay as they are.
+    # The Windows code page; its five undefined bytes stay as they are.
     "latin1": ("cp1252", {byte: chr(byte) for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}),
     "latin2": ("iso8859_2", {}),
     "latin5": ("iso8859_9", {}),
@@ -124,24 +128,8 @@ _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
     "swe7": ("ascii", dict(zip(b"@[\\]^`{|}~", "ÉÄÖÅÜéäöåü", strict=True)) | {0x7F: _UNDEFINED}),
     "tis620": ("tis_620", {}),
     # Python has no codec for these.
-    "armscii8": (
-        "latin_1",
-        dict(
-            enumerate(
-                "❁§։)(»«—.՝,-՟…՜՛՞ԱաԲբԳգԴդԵեԶզԷէԸըԹթԺժԻիԼլԽխԾծԿկՀհՁձՂղՃճՄմՅյՆնՇշՈոՉչՊպՋջՌռՍսՎվՏտՐրՑցՒւՓփՔքՕօՖֆ’'", 0xA1
-            )
-        ),
-    ),
-    "keybcs2": (
-        "ascii",
-        dict(
-            enumerate(
-                "ČüéďäĎŤčěĚĹÍľĺÄÁÉžŽôöÓůÚýÖÜŠĽÝŘťáíóúňŇŮÔšřŕŔ¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀"
-                "αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\xa0",
-                0x80,
-            )
-        ),
-    ),
+    "armscii8": ("latin_1", dict(enumerate(_ARMENIAN, 0xA1))),
+    "keybcs2": ("ascii", dict(enumerate(_KAMENICKY, 0x80))),
     "geostd8": (
         "latin_1",
         dict.fromkeys((*range(0x80, 0xA0), *range(0xE6, 0x100)), _UNDEFINED)
@@ -165,11 +153,7 @@ _CHARSETS = {id_: name for name, ids in _COLLATIONS.items() for id_ in _spread(i
 
 def charset(collation: int) -> str:
     """Return the name of a collation's character set. Raises ValueError for an unknown collation id."""
-    known = _CHARSETS.get(collation)
-    if known is None and collation >= 2048:
-        known = _UCA_1400.get(collation >> 8)
-    if known is None and collation >= _NO_PAD:
-        known = _CHARSETS.get(collation - _NO_PAD)
+    known = _CHARSETS.get(collation) or _UCA_1400.get(collation >> 8) or _CHARSETS.get(collation - _NO_PAD)
     if known is None:
         raise ValueError(f"unknown collation {collation}")
     return known
@@ -181,15 +165,15 @@ def is_single_byte(name: str) -> bool:
 
 @cache
 def unlike_ascii(name: str) -> bytes:
-    """Return the bytes of single-byte text below 0x80 whose characters are not ASCII, and above it whose are.
+    """Return the bytes of single-byte text below 0x80 that are not ASCII characters, and those above that are.
 
-    To servers, bytes are what they are in ASCII, such as a quote, when they find the words of a statement.
+    When servers look for the words of a statement, bytes mean what they mean in ASCII, such as a quote.
     """
     _, instead = _SINGLE.get(name, ("", {}))
     return bytes(byte for byte, character in instead.items() if (byte < 0x80) != (character < "\x80"))
 
 
-# Capital letters, by their codes, that servers with `lower_case_table_names = 1` keep in names.
+# The codes of capital letters that servers with `lower_case_table_names = 1` keep in names.
 _KEPT = "220 23a-37f 3cf-3d8 3f4-3ff 48a 4c0 4c5 4c9 4cd 4f6 4fa-52e 10a0-1cbf 1e9e 1efa-1efe 2132 2183 2c00-a7ff"
 
 
@@ -199,25 +183,21 @@ def _lower() -> dict[int, str]:
 
 
 def lowered(name: str) -> str:
-    """Return a name as a server with ``lower_case_table_names = 1`` has it: each character by itself."""
+    """Return a name as a server with ``lower_case_table_names = 1`` stores it: each character by itself."""
     kept = _lower()
     return "".join(kept.get(ord(character)) or character.lower() for character in name)
 
 
 def collation_of(name: str) -> int:
     """Return the id of a collation of a character set. Raises ValueError for an unknown character set."""
-    for id_, of in _CHARSETS.items():
-        if of == name:
-            return id_
-    raise ValueError(f"unknown character set {name}")
+    if name not in _COLLATIONS:
+        raise ValueError(f"unknown character set {name}")
+    return _spread(_COLLATIONS[name])[0]
 
 
 @cache
 def decoder(name: str) -> Decoder:
-    """Return the function that decodes text in a character set other than ``binary``.
-
-    It raises ``UnicodeDecodeError`` for bytes that are not a character on the server.
-    """
+    """Return the decoder of a charset, not ``binary``. It raises ``UnicodeDecodeError`` where there is no character."""
     if name in _SINGLE:
         python, instead = _SINGLE[name]
         table = "".join(instead.get(byte, bytes([byte]).decode(python, "replace")) for byte in range(256))
@@ -229,7 +209,7 @@ def decoder(name: str) -> Decoder:
         errors = f"relay-{name}"
         codecs.register_error(errors, partial(_take, _beyond(name)))
         if name == "eucjpms":
-            # No character has these bytes across two others: 0x8F only begins one.
+            # These bytes never span two neighbouring characters: 0x8F only begins one.
             return lambda raw: "～".join(
                 part.decode(python, errors).translate(instead_of) for part in raw.split(_OTHER_TILDE)
             )
@@ -251,7 +231,7 @@ def _beyond(name: str) -> dict[bytes, str]:
 
 
 def _take(beyond: Mapping[bytes, str], error: UnicodeError) -> tuple[str, int]:
-    """Go on behind a character that a codec lacks. Raises the error if it is none."""
+    """Decode a character that a codec lacks, and continue after it. Raises the error if it is not such a character."""
     assert isinstance(error, UnicodeDecodeError)
     for end in (error.start + 2, error.start + 3):
         if (text := beyond.get(error.object[error.start : end])) is not None:

@@ -1,4 +1,4 @@
-"""What the compiled core is told about a table, and its changes as objects, where somebody looks at one."""
+"""Describes tables to the compiled core, and turns its changes into objects when they are needed."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from relay.token import EventToken
 if TYPE_CHECKING:
     from relay.native._core import CompiledRows, Field
 
+# How a binlog stores a value: form, bytes of it or of the length before it, width or digits, decimals, and members.
 Stored = tuple[str, int, int, int, Sequence[str]]
-"""How a binlog has a value: its form, the bytes of the value or of the length before it, its width or digits, its
-decimals, and its members."""
-
+# How the core reads a column's text, or its bytes in a binlog; what decodes the other values; whether a NULL in it is
+# doubtful before a change; and whether it is in the primary key.
 Cell = tuple[str | Stored, Callable[[bytes], Any], bool, bool]
-"""How the core reads the text of a column, or its bytes in a binlog, what decodes the others, whether NULL is doubtful
-in it before a change, and whether it is part of the primary key."""
 
 
 def compiled_rows(
@@ -34,12 +32,9 @@ def compiled_rows(
     *,
     copied: bool = False,
 ) -> CompiledRows | None:
-    """Return how the core takes the rows of ``table``, or None if only Python does.
+    """Return a table's rows in the core's form; None without the core, or if not all rows are published.
 
-    That is where the installation has no core, and where not all rows are published.
-
-    ``shard``: globally qualified. ``fields``: the row's and the key's, as ``relay.avro.compiled_fields`` has them.
-    ``read``: decodes a row as the source has it. ``copied``: they are rows of snapshots.
+    ``fields``: of row and key, from ``relay.avro.compiled_fields``. ``read``: decodes a row. ``copied``: for snapshots.
     """
     if fields is None or table.wanted is not None or native.core() is None:
         return None
@@ -60,10 +55,9 @@ def compiled_rows(
 def copied_rows(
     rows: CompiledRows | None, form: str, pages: Sequence[bytes], snapshot: Snapshot, now: float
 ) -> ChangeParts | None:
-    """Return the READs of a page of rows, as ``TransactionChanges.read`` makes them, or None if only Python does.
+    """Return the READs of a page of rows, or None if only Python can make them. Other threads continue meanwhile.
 
-    ``form``: how the source has sent ``pages``, see ``relay/native/src/reads.rs``. ``now``: seconds, when the page was
-    requested. Other threads go on meanwhile.
+    ``form``: of ``pages``, see ``relay/native/src/reads.rs``. ``now``: seconds, when the page was requested.
     """
     core = native.core()
     if rows is None or core is None:
@@ -73,29 +67,18 @@ def copied_rows(
 
 
 def _read_maker(table: Table, source: str, read: Callable[[bytes], Row]) -> Callable[..., Change]:
-    """Return what makes the READ of a copied row of what the core knows of it."""
-    mapper = RowMapper.of(table, "", source)
+    mapper = RowMapper(table, "", source)
 
-    def change(
-        *,
-        after: bytes,
-        timestamp: int,
-        gtid: str,
-        committed_at: int,
-        resume_timestamp: int,
-        relayed_at: int,
-        **_: object,
-    ) -> Change:
+    def change(*, after: bytes, timestamp: int, gtid: str, **given: Any) -> Change:
         snapshot = Snapshot(gtid.removeprefix("snapshot/"), timestamp)
-        made = read_of(mapper, source, read(after), snapshot, committed_at)
-        made.resume_timestamp, made.relayed_at = resume_timestamp, relayed_at
+        made = read_of(mapper, source, read(after), snapshot, given["committed_at"])
+        made.resume_timestamp, made.relayed_at = given["resume_timestamp"], given["relayed_at"]
         return made
 
     return change
 
 
 def _change_maker(table: Table, source: str, shard: str, read: Callable[[bytes], Row]) -> Callable[..., Change]:
-    """Return what makes a change of what the core knows of it."""
     image, key = imager(table), keyer(table)
 
     def change(
@@ -110,7 +93,7 @@ def _change_maker(table: Table, source: str, shard: str, read: Callable[[bytes],
         last: bool,
         **given: Any,
     ) -> Change:
-        """``given``: what of a change is as the core has it."""
+        """Make a change. Its parameters are the core's values."""
         old, new = (None if row is None else read(row) for row in (before, after))
         keyed = old if new is None else new
         assert keyed is not None

@@ -1,8 +1,8 @@
-"""What is known of the tables of one shard between two of its statements, and what each statement makes of them.
+"""The known tables of one shard between two of its statements, and the effect of each statement on them.
 
-A table is known by the rows that were read of it, or by statements that follow from what was known before. What
-``information_schema`` has now may be further on than the stream. So its answer counts only for the first statement that
-began after it, once all that was executed before it has been read, and no statement was about the table (I8).
+A table is known by rows that were read, or by statements whose effect follows from earlier knowledge.
+``information_schema`` may be ahead of the stream. So its answer counts only for the first statement that began after
+it, once everything executed before the answer has been read, and no statement was about the table (I8).
 """
 
 import re
@@ -12,23 +12,23 @@ from dataclasses import dataclass, field, replace
 from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
 from relay.config.protection import ColumnRules
 from relay.gtid import GtidSet, MariaDBSet
+from relay.mysql_dialect.alter_effects import keeps_values
 from relay.mysql_dialect.altered import Shape, altered, created
-from relay.mysql_dialect.kept_values import keeps_values
 from relay.mysql_dialect.protection import published_columns, rules_of
-from relay.mysql_dialect.statement_text import without_values
-from relay.mysql_dialect.statements import Classified, Kind, Name
+from relay.mysql_dialect.statement_text import Name, without_values
+from relay.mysql_dialect.statements import Classified, Kind
 from relay.mysql_dialect.tables import Table
 from relay.table import Column
 from relay.token import EventToken
 
 _KEPT = 20_000
-# What is in each ALTER TABLE that takes a primary key away, or brings a column that not every snapshot can read.
+# Words in each ALTER TABLE that removes a primary key, or adds a column that not every snapshot can read.
 _MAY_REFUSE = re.compile("drop|float|real", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """``shape``: None if there is no such table. ``by``: how that is known."""
+    """A known table. ``shape``: None if it does not exist. ``by``: how that is known."""
 
     shape: Shape | None
     by: KnownBy
@@ -38,8 +38,7 @@ class _Known:
 class AppliedStatement:
     """A statement as it is published. ``kind``: such as ``ALTER``. ``tables``: the relayed ones that it changes.
 
-    ``unseen``: those whose rows may be others now, though no change shows it, each with the reason. ``reread``: those
-    of them that a snapshot reads again.
+    ``unseen``: tables whose rows may have changed unseen, with reasons. ``reread``: those that a snapshot reads again.
     """
 
     kind: str
@@ -51,7 +50,7 @@ class AppliedStatement:
 
     @property
     def size(self) -> int:
-        """Roughly the bytes of its record, with the columns of the tables."""
+        """The approximate bytes of its record, including the columns of the tables."""
         columns = (len(each.columns) for table in self.tables for each in (table.before, table.after) if each)
         return 1000 + len(self.sql) + 60 * sum(columns)
 
@@ -69,7 +68,7 @@ class AppliedStatement:
 class TablesNow:
     """The tables of the database as ``information_schema`` has them.
 
-    ``executed``: what the server had executed a moment later. ``at``: seconds by its clock, later again.
+    ``executed``: the server's transactions a moment later. ``at``: seconds by its clock, later again.
     """
 
     tables: dict[str, Shape]
@@ -78,13 +77,13 @@ class TablesNow:
 
 
 class FollowedTables:
-    """Used by the thread that reads the shard.
+    """Follows the tables of one shard. Used by the thread that reads the shard.
 
     ``database``: as in the names of statements. ``is_relayed``: whether a table of it is. ``rules``: the rules of a
     table's protected columns. ``text``: whether a text column without a character set is text, see `Shape`.
     ``hides_values``: publish statements without their values, which may be values of protected columns. ``rereads``:
-    whether a table is read again if its rows have changed unseen, by its name and its published columns, or None if it
-    is not known; one that is known to lack a primary key never is.
+    whether a table is read again if its rows have changed unseen, by its name and its published columns, or None if
+    those are unknown; a table known to lack a primary key never is.
     """
 
     def __init__(
@@ -103,27 +102,25 @@ class FollowedTables:
         self._text = text
         self._hides_values = hides_values
         self._rereads = rereads
-        # What the open statement says of relayed tables, as in `AppliedStatement`.
+        # The effects of the open statement on relayed tables, as in `AppliedStatement`.
         self._unseen: dict[str, str] = {}
         self._reread: set[str] = set()
         self._known: dict[str, _Known] = {}
-        # What was known at `keep` of the tables that have changed since; None where that was nothing.
+        # What was known at `keep` about tables that have changed since; None if nothing was known.
         self._before: dict[str, _Known | None] = {}
-        # The last layout of each table whose rows were read since its last statement.
+        # The last layout of each table whose rows were read since the last statement that changed the table.
         self.layouts: dict[str, Table] = {}
-        # What the tables are now, until that counts.
-        self._now: TablesNow | None = None
-        # MariaDB has none: it makes a LONGTEXT of it.
-        self._has_json = True
+        self._now: TablesNow | None = None  # the present tables, until that knowledge counts
+        self._has_json = True  # MariaDB has no such type: it makes a LONGTEXT
 
     def keep(self) -> None:
-        """Everything up to here is published, or will be."""
+        """Note that everything up to here is, or will be, published."""
         self._before.clear()
         if len(self._known) > _KEPT:  # I11
             self.forget()
 
     def undo(self) -> None:
-        """Go back to the last `keep`: what came after it will be read again."""
+        """Go back to the last `keep`: everything after it will be read again."""
         for name, known in self._before.items():
             self._know(name, known)
             self.layouts.pop(name, None)
@@ -136,21 +133,20 @@ class FollowedTables:
         self._now = None
 
     def read(self, table: Table) -> None:
-        """Rows with this layout are read. Only needed if it is not among `layouts`."""
+        """Note that rows with this layout were read. Only needed if it is not among `layouts`."""
         shape = self._known.get(table.name, _GONE).shape
         types = shape.types if shape is not None and shape.columns == table.columns else {}
         self._set(table.name, _Known(Shape(table.columns, table.primary, types=types), "rows"))
         self.layouts[table.name] = table
 
     def look(self, now: TablesNow) -> None:
-        """Take what the server says when reading begins."""
+        """Take the server's answer from when reading begins."""
         self._now = now if len(now.tables) <= _KEPT else None
 
     def begin(self, said: Classified, executed: GtidSet, began_at: int) -> None:
-        """Use or correct what the server said, before `apply`.
+        """Use or correct the server's answer, before `apply`. ``executed``: the transactions before the statement.
 
-        ``executed``: the transactions before the statement. ``began_at``: when it began, in seconds, rounded down, by
-        the clock of its server.
+        ``began_at``: when it began, in seconds, rounded down, by the clock of its server.
         """
         self._has_json = not isinstance(executed, MariaDBSet)
         now = self._now
@@ -171,23 +167,17 @@ class FollowedTables:
             self._now = None
 
     def gone_unseen(self, said: Classified) -> list[str]:
-        """Return the relayed tables that were there, and are not, as a CREATE TABLE says. Call it before `apply`.
-
-        What removed them is not in the binlog.
-        """
+        """Return the relayed tables that were dropped unlogged, as a CREATE TABLE shows. Call it before `apply`."""
         if said.kind is not Kind.CREATE or said.temporary or said.replaces or said.if_absent:
             return []
         here = [name for database, name in said.tables if database == self._database and self._is_relayed(name)]
         return [name for name in here if (known := self._known.get(name)) is not None and known.shape is not None]
 
     def apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str] = ()) -> AppliedStatement | None:
-        """Follow a statement, and return what is published of it, or None if it changes no relayed table.
-
-        ``existing``: the tables that a DROP DATABASE drops, besides the known ones.
-        """
+        """Return a statement to publish, or None. ``existing``: what a DROP DATABASE drops besides known tables."""
         about = _names(said)
         for name in list(self._known):
-            # I8: a server may ignore the case of names, and then it is the same table.
+            # I8: a server may ignore the case of names; then it is the same table.
             if name.lower() in about and name not in about[name.lower()]:
                 self._set(name, None)
         self._unseen, self._reread = {}, set()
@@ -223,16 +213,14 @@ class FollowedTables:
             if not said.replaces and not said.if_absent:
                 for database, name in said.tables:
                     if database == self._database:
-                        self._set(name, _GONE)  # or the statement would have failed
+                        self._set(name, _GONE)  # otherwise the statement would have failed
             return self._each(said.tables, lambda before: self._created(before, said, sql, sql_mode))
         if said.kind in (Kind.ALTER, Kind.CHANGE) and said.tables:
             return self._alter(said, sql, sql_mode)
         return []
 
-    # ------------------------------------------------------------------ what statements do
-
     def _each(self, names: Iterable[Name], change: Callable[[_Known | None], _Known | None]) -> list[AlteredTable]:
-        """Change each table of the database. ``change``: returns it after the statement, from before."""
+        """Change each table of the database. ``change``: maps the table before the statement to the table after it."""
         found = []
         for database, name in names:
             if database != self._database:
@@ -273,7 +261,7 @@ class FollowedTables:
             after = self._known.get(name)
             if after is None and before is not None:
                 after = _UNREADABLE if _MAY_REFUSE.search(sql) else before
-            self._note_unseen(name, "may have other values now", after)
+            self._note_unseen(name, "may have different values now", after)
         renamed = self._rename(said)
         if not renamed or said.tables[0][0] != self._database:
             return changed or renamed
@@ -283,7 +271,7 @@ class FollowedTables:
     def _note_unseen(self, name: str, why: str, known: _Known | None) -> None:
         self._unseen[name] = why
         now = self._columns(name, known)
-        # I10: no snapshot can read it without one
+        # I10: no snapshot can read a table without one
         if (now is None or now.primary) and self._rereads(name, None if now is None else now.columns):
             self._reread.add(name)
 
@@ -314,8 +302,6 @@ class FollowedTables:
             shape = replace(shape, columns=columns, types=types)
         return _Known(shape, "statement")
 
-    # ------------------------------------------------------------------ what is known
-
     def _set(self, name: str, known: _Known | None) -> None:
         self._before.setdefault(name, self._known.get(name))
         self._know(name, known)
@@ -328,24 +314,16 @@ class FollowedTables:
             self._known[name] = known
 
     def _published(self, name: str, before: _Known | None, new: str, after: _Known | None) -> AlteredTable:
-        return AlteredTable(
-            name,
-            self._columns(name, before),
-            before.by if before is not None else None,
-            self._columns(new, after),
-            after.by if after is not None else None,
-        )
+        was_by, by = (None if known is None else known.by for known in (before, after))
+        return AlteredTable(name, self._columns(name, before), was_by, self._columns(new, after), by)
 
     def _columns(self, name: str, known: _Known | None) -> TableColumns | None:
         if known is None or known.shape is None:
             return None
         shape = known.shape
         rules = rules_of(shape.columns, self.rules(name))
-        return TableColumns(
-            published_columns(shape.columns, rules),
-            shape.primary,
-            tuple((column.name, rules[column.name].kind) for column in shape.columns if column.name in rules),
-        )
+        protected = tuple((each.name, rules[each.name].kind) for each in shape.columns if each.name in rules)
+        return TableColumns(published_columns(shape.columns, rules), shape.primary, protected)
 
 
 _GONE = _Known(None, "statement")

@@ -1,75 +1,22 @@
-"""The two makers of changes: the compiled core, from the rows of a binlog, and plain Python, from rows as tuples.
-
-Python makes what the core leaves, or all if it is missing.
-"""
+"""Makes changes in plain Python, from rows as tuples: those that the compiled core leaves, or all if there is none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from relay.change import Change, Images, Operation, Transaction
-from relay.mysql_dialect.counts import KeyCounts
 from relay.mysql_dialect.row_functions import RowMapper
 from relay.mysql_dialect.streamed_transaction import StreamedTransaction, Tally
 from relay.mysql_dialect.tables import Row, Table
 
 if TYPE_CHECKING:
-    from relay.native._core import BlockBuilder, ChangeBlock, CompiledRows
+    from relay.native._core import BlockBuilder
 
 _NO_ATTRIBUTES: dict[str, str] = {}
-
-
-class CompiledMaker:
-    """A maker that may leave the rest of a transaction to the other one. Its changes are blocks, not objects."""
-
-    def __init__(self, builder: BlockBuilder, tally: Tally) -> None:
-        self.builder = builder
-        self._tally = tally
-        self._transaction: StreamedTransaction | None = None
-
-    def begin(self, transaction: StreamedTransaction) -> bool:
-        """Take over a transaction before its first change. Return whether the core can."""
-        self._transaction = transaction
-        token = transaction.token
-        return self.builder.begin(transaction.gtid, token.position, token.timestamp, transaction.committed_at)
-
-    def rows(self, rows: CompiledRows, operation: str, buffer: bytes, start: int, end: int) -> bool:
-        """Make the changes of all rows of an event. Return whether the core did; if not, it has made none of them."""
-        made = self.builder.rows(rows, operation, buffer, start, end)
-        transaction, tally = self._transaction, self._tally
-        if made is None or transaction is None:
-            return False
-        count, changes = made
-        if not count:
-            return True
-        if tally.held_size:
-            tally.release(transaction.token)
-        tally.held_table, tally.held_size = rows.table, (end - start) // count + 1
-        if count > 1:
-            tally.count(rows.table, count - 1)
-            tally.size += tally.held_size * (count - 1)
-            tally.token = transaction.token
-        transaction.order += changes
-        tally.behind += changes if transaction.is_behind else 0
-        return True
-
-    def leave(self) -> list[tuple[str, bytes, int]]:
-        """Leave the rest of the transaction to another maker. Return how often each key was changed in it."""
-        counts = self.builder.leave()
-        self._release()
-        return counts
-
-    def end(self) -> None:
-        self.builder.end()
-        self._release()
-
-    def _release(self) -> None:
-        if self._tally.held_size and self._transaction is not None:
-            self._tally.release(self._transaction.token)
-
-    def take(self) -> list[ChangeBlock]:
-        return self.builder.take()
 
 
 class PlainMaker:
@@ -82,31 +29,30 @@ class PlainMaker:
         self._mappers: dict[tuple[str, Table], RowMapper] = {}
         self._mapper: RowMapper | None = None
         self._ready: list[Change] = []
-        # How many changes at the end of `_ready` are held back.
-        self._held = 0
-        # By table, the rows after the one held back that are not published.
-        self._left_out: dict[str, int] = {}
+        self._held = 0  # how many changes at the end of `_ready` are held back
+        self._left_out: dict[str, int] = {}  # by table, the rows after the one held back that are not published
         self._transaction: StreamedTransaction
-        # What has made the transaction's changes so far, until this maker makes its first one.
-        self._before: CompiledMaker | None = None
+        # The core, if it has made the transaction's changes so far, until this maker makes its first one.
+        self._before: BlockBuilder | None = None
 
     def __len__(self) -> int:
         return len(self._ready)
 
-    def begin(self, transaction: StreamedTransaction, before: CompiledMaker | None = None) -> None:
-        """Make the changes of a transaction from here on. ``before``: the maker of its earlier changes, if any."""
+    def begin(self, transaction: StreamedTransaction, before: BlockBuilder | None = None) -> None:
+        """Make the changes of a transaction from here on. ``before``: what made its earlier changes, if any."""
         self._transaction = transaction
         self._before = before
         self._mapper = None
         self._counts.clear()
         self._left_out.clear()
 
-    def _take_over(self, before: CompiledMaker) -> None:
+    def _take_over(self, before: BlockBuilder) -> None:
         self._counts.load(before.leave())
+        self._tally.release_held(self._transaction.token)
         self._before = None
 
     def row_of(self, table: Table) -> Callable[..., None]:
-        """Return `row`, or what does the same for a table whose rows are not all published."""
+        """Return `row`, or its equivalent for a table whose rows are not all published."""
         return self.row if table.wanted is None else self._wanted_row
 
     def row(
@@ -114,9 +60,9 @@ class PlainMaker:
     ) -> None:
         """Make the changes of one row: an insert has no ``before``, a delete no ``after``. ``size``: roughly its bytes.
 
-        ``only_key_is_sure``: the other columns of a deleted row may not have been logged (I8). An update of the key
-        becomes a delete and an insert, so each change has its own key and partition. Raises ``RelayError`` for a value
-        that cannot be part of a key.
+        ``only_key_is_sure``: other columns of a deleted row may not be logged (I8). An update of the key becomes a
+        delete and an insert, each with its own partition. Raises ``RelayError`` for a value that cannot be part of a
+        key.
         """
         tally = self._tally
         if self._before is not None:
@@ -156,13 +102,13 @@ class PlainMaker:
         self._ready.append(made)
 
     def _wanted_row(self, table: Table, before: Row | None, after: Row | None, size: int = 0, **options: Any) -> None:
-        """Make the changes of one row that is published before or after. If it is only one of both, its key changed."""
+        """Make the changes of a row that is published before or after. If only one of both is, its key changed."""
         wanted = table.wanted or bool
         before, after = (None if row is None or not wanted(row) else row for row in (before, after))
         name = table.name
         if before is not None or after is not None:
             self.row(table, before, after, size, **options)
-            # I3: counted once the row of the table before them is, which is no longer held back now.
+            # I3: counted only once the table's row before them is, which is now no longer held back.
             if left_out := self._left_out.pop(name, 0):
                 self._tally.count(name, left_out)
         elif not (self._transaction.skips and self._is_skipped(name)):
@@ -210,7 +156,7 @@ class PlainMaker:
         return ready
 
     def leave(self) -> None:
-        """Leave the rest of the transaction, also the row that is held back. Call it after `take`."""
+        """Leave the rest of the transaction, including the row held back. Call it after `take`."""
         self._ready, self._held = [], 0
 
     def _is_skipped(self, table: str) -> bool:
@@ -250,12 +196,70 @@ class PlainMaker:
         )
 
     def _switch_to(self, table: Table) -> RowMapper:
-        """Return the functions for rows of ``table``, and keep them for the next rows."""
+        """Return the functions for rows of ``table``, and keep them for the following rows."""
         place = self._transaction.id_shard, table
         mapper = self._mappers.get(place)
         if mapper is None:
             if len(self._mappers) > 1000:  # I11
                 self._mappers.clear()
-            mapper = self._mappers[place] = RowMapper.of(table, place[0], self._source)
+            mapper = self._mappers[place] = RowMapper(table, place[0], self._source)
         self._mapper = mapper
         return mapper
+
+
+class KeyCounts:
+    """Counts the changes of each key in a transaction: up to ``in_memory`` keys in memory, more in a file (I11)."""
+
+    def __init__(self, in_memory: int = 200_000) -> None:
+        self._in_memory = in_memory
+        # By table and key; and the number of keys.
+        self._counts: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
+        self._keys = 0
+        self._file: sqlite3.Connection | None = None
+
+    def next(self, table: str, key: bytes) -> int:
+        if self._file is not None:
+            return self._next_in_file(table, key)
+        counts = self._counts[table]
+        if key in counts:
+            counts[key] = n = counts[key] + 1
+            return n - 1
+        counts[key] = 1
+        self._keys += 1
+        if self._keys > self._in_memory:
+            self._move_to_file()
+        return 0
+
+    def load(self, counts: Sequence[tuple[str, bytes, int]]) -> None:
+        """Begin with keys counted by another maker: table, key, and count."""
+        for table, key, count in counts:
+            self._counts[table][key] = count
+        self._keys = len(counts)
+        if self._keys > self._in_memory:
+            self._move_to_file()
+
+    def clear(self) -> None:
+        if self._keys:
+            self._counts.clear()
+            self._keys = 0
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _move_to_file(self) -> None:
+        # A database without a name is a temporary file that is removed when it is closed, even by a kill.
+        self._file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._file.executescript(
+            "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin;"
+            "create table counts (t text, k blob, n integer not null, primary key (t, k)) without rowid;"
+        )
+        rows = ((table, key, n) for table, counts in self._counts.items() for key, n in counts.items())
+        self._file.executemany("insert into counts values (?, ?, ?)", rows)
+        self._counts.clear()
+        self._keys = 0
+
+    def _next_in_file(self, table: str, key: bytes) -> int:
+        assert self._file is not None
+        add = "insert into counts values (?, ?, 1) on conflict (t, k) do update set n = n + 1 returning n"
+        with closing(self._file.execute(add, (table, key))) as answer:
+            return int(answer.fetchone()[0]) - 1

@@ -1,10 +1,7 @@
-"""What is published of protected columns: values in place of theirs, before a row becomes a change.
-
-So nothing that comes after has the values: no image, no dead letter, no message about a change.
-"""
+"""Replaces the values of protected columns before a row becomes a change, so that no image or message shows them."""
 
 from collections.abc import Callable, Iterable, Set
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -12,13 +9,11 @@ from relay.config.errors import did_you_mean
 from relay.config.protection import MASK, ColumnRule, ColumnRules, Protect
 from relay.errors import ConfigError, RelayError
 from relay.table import Column, TableSchema
-from relay.types.columns import ColumnKind
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from relay.types.columns import EPOCH, ColumnKind
 
 
 def rules_of(columns: Iterable[Column], rules: ColumnRules) -> ColumnRules:
-    """Return the rules by the names that the columns have: to the database, case makes no difference in them."""
+    """Return the rules by the names of the columns: for the database, case makes no difference in them."""
     if not rules:
         return rules
     by_name = {name.lower(): rule for name, rule in rules.items()}
@@ -26,7 +21,7 @@ def rules_of(columns: Iterable[Column], rules: ColumnRules) -> ColumnRules:
 
 
 def published_columns(columns: Iterable[Column], rules: ColumnRules) -> tuple[Column, ...]:
-    """Return the columns of a row as it is published: excluded ones are missing, masked and hashed ones are text."""
+    """Return the columns of a published row: excluded ones are missing, masked and hashed ones are text."""
     return tuple(
         Column(column.name, ColumnKind.STRING) if column.name in rules else column
         for column in columns
@@ -35,7 +30,7 @@ def published_columns(columns: Iterable[Column], rules: ColumnRules) -> tuple[Co
 
 
 def replacements(columns: Iterable[Column], rules: ColumnRules) -> dict[str, Callable[[Any], str]]:
-    """Return, by column that is masked or hashed, what makes the published text of a value that is not null."""
+    """Return, for each masked or hashed column, what makes the published text of a value other than null."""
     return {
         column.name: _replacement(column, rules[column.name])
         for column in columns
@@ -51,9 +46,9 @@ def _replacement(column: Column, rule: ColumnRule) -> Callable[[Any], str]:
 
 
 def _canonical(column: Column) -> Callable[[Any], bytes]:
-    """Return what makes equal values the same bytes, even where the column's type became wider since."""
+    """Return a function that maps equal values to equal bytes, even if the column's type became wider."""
     if column.type == ColumnKind.TIMESTAMP:
-        return lambda value: (_EPOCH + timedelta(microseconds=value)).strftime("%Y-%m-%d %H:%M:%S.%f").encode()
+        return lambda value: (EPOCH + timedelta(microseconds=value)).strftime("%Y-%m-%d %H:%M:%S.%f").encode()
     if column.has_decimals:
         return lambda value: _without_zeros(value).encode()
     return _bytes
@@ -78,17 +73,14 @@ def _without_zeros(text: str) -> str:
 
 
 def check_followed(before: TableSchema, now: TableSchema) -> None:
-    """Refuse columns that follow ``before`` in a stream if a protected one may have been renamed to one without a rule.
-
-    Raises ``RelayError``.
-    """
+    """Raise ``RelayError`` if a protected column may have been renamed to one without a rule."""
     _refuse_renamed(before, now, {name for name, _ in before.protected})
 
 
 def check_first(there: TableSchema, rules: ColumnRules, first: TableSchema) -> None:
-    """Do the same for the ``first`` columns that are read. ``there``: those when the relay connected.
+    """Do the same for the ``first`` columns that are read. ``there``: the columns when the relay connected.
 
-    The first ones may be earlier. So they may lack a protected one whose rule says so, and have another in its place.
+    The first ones may be older. They may lack a protected column whose rule allows that, and have another.
     """
     absent = {name.lower() for name, rule in rules.items() if rule.may_be_absent}
     lost = {name for name, _ in there.protected if name.lower() not in absent} - _names(first)
@@ -113,9 +105,9 @@ def _names(table: TableSchema) -> set[str]:
 
 
 def check_protected(source: str, protect: Protect, tables: Iterable[TableSchema]) -> None:
-    """Refuse a rule of a column that there is not now, in ``tables``. Raises ``ConfigError``, naming the column.
+    """Refuse a rule for a column that ``tables`` now lack. Raises ``ConfigError``, naming the column.
 
-    Otherwise a name with a typing mistake, or of a column that was renamed, would publish what it is to hide.
+    Otherwise a misspelled or renamed column would publish the values that its rule should hide.
     """
     there = {table.table: table for table in tables}
     for table, rules in protect.items():
@@ -128,6 +120,6 @@ def check_protected(source: str, protect: Protect, tables: Iterable[TableSchema]
                 missing, hint = f"there is no table {table}", did_you_mean(table, sorted(there), "the tables are ")
             raise ConfigError(
                 f"source {source}: {missing}, which `protect.{table}.{column}` names; {hint} If it was dropped or "
-                "renamed, or is yet to be made, write `{absent: ...}` around its rule, which then holds for the rows "
-                "that have it"
+                "renamed, or is yet to be created, write `{absent: ...}` around its rule, which then holds for the "
+                "rows that have it"
             )

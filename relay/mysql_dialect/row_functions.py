@@ -1,46 +1,43 @@
-"""Functions of a row, made once for each layout of a table: its image, its key, and the key as bytes."""
+"""Functions on rows, made once per layout of a table: images, keys, keys as bytes, and conditions that find rows."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+import re
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from relay.change import event_ids
 from relay.errors import RelayError
+from relay.mysql_dialect.catalog import quoted
 from relay.mysql_dialect.tables import Row, Table
-from relay.types.columns import ColumnKind
+from relay.table import KeyColumn
+from relay.types.columns import EPOCH, ColumnKind, column_type
+from relay.types.sql import Form, defined
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+KEYS = 200  # how many keys one statement looks for
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_TEXTS = (Form.TEXT, Form.ENUM, Form.TIME)
+_BYTES = (Form.PADDED, Form.BYTES)
+_ZERO = "1970-01-01T00:00:00.000000Z"  # also stands for the zero TIMESTAMP
 
 
-@dataclass(slots=True)
 class RowMapper:
-    """Functions for the rows of one table. ``image``, ``key``: by column name. ``identity``: the key as bytes.
+    """Functions for a table's rows. ``identity``: the key as bytes. ``read_id``: the event id of a copied row."""
 
-    ``event_id``, ``read_id``: the id of a change, and of a copied row.
-    """
-
-    table: Table
-    image: Callable[[Row], dict[str, Any]]
-    key: Callable[[Row], dict[str, Any]]
-    identity: Callable[[Row], bytes]
-    event_id: Callable[..., str]
-    read_id: Callable[..., str]
-
-    @classmethod
-    def of(cls, table: Table, shard: str, source: str) -> RowMapper:
-        """Make the functions for ``table``. ``shard``: as in event ids."""
-        ids, reads = event_ids(shard, table.name), event_ids(source, table.name)
-        return cls(table, imager(table), keyer(table), identifier(table), ids, reads)
+    def __init__(self, table: Table, shard: str, source: str) -> None:
+        self.table = table
+        self.image = imager(table)
+        self.key = keyer(table)
+        self.identity = identifier(table)
+        self.event_id = event_ids(shard, table.name)
+        self.read_id = event_ids(source, table.name)
 
 
 def imager(table: Table) -> Callable[[Row], dict[str, Any]]:
-    """Return the function that makes a row a dict by published column.
+    """Return the function that turns a row into a dict by published column.
 
-    Generated: a loop over columns takes twice as long, and nobody pays for columns that are not protected.
+    It is generated code: a loop over columns takes twice as long, and columns without protection cost nothing.
     """
     values = [f"v{at}" for at in range(len(table.names))]
     published = {column.name for column in table.schema.row or ()}
@@ -60,7 +57,6 @@ def imager(table: Table) -> Callable[[Row], dict[str, Any]]:
 
 
 def keyer(table: Table) -> Callable[[Row], dict[str, Any]]:
-    """Return the function that makes the key of a row a dict by column."""
     columns = [
         (column.name, at, column.type == ColumnKind.TIMESTAMP)
         for column, at in zip(table.schema.key, table.key, strict=True)
@@ -69,7 +65,7 @@ def keyer(table: Table) -> Callable[[Row], dict[str, Any]]:
         ((name, only, _),) = columns
         return lambda row: {name: row[only]}
     return lambda row: {
-        name: _EPOCH + timedelta(microseconds=row[at]) if is_time else row[at] for name, at, is_time in columns
+        name: EPOCH + timedelta(microseconds=row[at]) if is_time else row[at] for name, at, is_time in columns
     }
 
 
@@ -81,26 +77,66 @@ def identifier(table: Table) -> Callable[[Row], bytes]:
         if only is not None and type(value := row[only]) is int:
             return b"%d" % value
         try:
-            parts = [_part(row[at]) for at in table.key]
-        except TypeError as fault:
+            parts = [_AS_BYTES[type(row[at])](row[at]) for at in table.key]
+        except KeyError:
             values = {table.names[at]: row[at] for at in table.key}
+            wrong = next(value for value in values.values() if type(value) not in _AS_BYTES)
             raise RelayError(
-                f"source {table.schema.source}: {values!r} cannot be a key of {table.name}: {fault}"
+                f"source {table.schema.source}: {values!r} cannot be a key of {table.name}: {wrong!r} cannot be part "
+                "of a key"
             ) from None
         return parts[0] if len(parts) == 1 else b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
     return identity
 
 
-def _part(value: Any) -> bytes:
-    if type(value) is int:
-        return b"%d" % value
-    if type(value) is str:
-        return value.encode()
-    if type(value) is bytes:
-        return value
-    if type(value) is float:
-        return repr(value).encode()
-    if type(value) is Decimal:
-        return f"{value:f}".encode()
-    raise TypeError(f"{value!r} cannot be part of a key")
+_AS_BYTES: dict[type, Callable[[Any], bytes]] = {
+    int: lambda value: b"%d" % value,
+    str: str.encode,
+    bytes: bytes,
+    float: lambda value: repr(value).encode(),
+    Decimal: lambda value: f"{value:f}".encode(),
+}
+
+
+class PublishedRows:
+    """``types``: by column, its definition. ``in_utc``: whether the sessions of the statements are."""
+
+    def __init__(self, table: Table, types: Mapping[str, str], *, in_utc: bool) -> None:
+        self.table = table
+        self._image = imager(table)
+        self._forms = {name: defined(definition).type.form for name, definition in types.items()}
+        self._in_utc = in_utc
+
+    def of(self, row: Row) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        """Yield the key and the image that a change has of a row; nothing if the row is not published."""
+        table = self.table
+        if table.wanted is None or table.wanted(row):
+            columns = zip(table.schema.key, table.key, strict=True)
+            yield {column.name: row[at] for column, at in columns}, self._image(row)
+
+    def conditions(self, keys: Sequence[Sequence[str]]) -> Iterator[str]:
+        """Yield conditions that the rows with ``keys``, and perhaps others, meet. Keys are texts, binary in base64."""
+        for at in range(0, len(keys), KEYS):
+            yield " OR ".join(map(self._is_row_of, keys[at : at + KEYS]))
+
+    def _is_row_of(self, key: Sequence[str]) -> str:
+        """Return a condition that the row with this key meets; a column's is left out if it may not be exact."""
+        columns = zip(self.table.schema.key, key, strict=True)
+        conditions = [condition for column, part in columns if (condition := self._equals(column, part))]
+        return f"({' AND '.join(conditions) or 'true'})"
+
+    def _equals(self, column: KeyColumn, part: str) -> str:
+        name, form = quoted(column.name), self._forms[column.name]
+        if column_type(column.type).family == "number":
+            return f"{name} = {part}" if _NUMBER.fullmatch(part) else "false"
+        if form in _BYTES:
+            return f"{name} = X'{b64decode(part).hex()}'"
+        if form is Form.TIMESTAMP and self._in_utc and part != _ZERO:
+            return _has_text(name, part.replace("T", " ").removesuffix("Z"))
+        return _has_text(name, part) if form in _TEXTS else ""
+
+
+def _has_text(name: str, text: str) -> str:
+    # The server converts a literal to the character set of the column, so that it finds it by the index.
+    return f"{name} = _utf8mb4 X'{text.encode().hex()}'"

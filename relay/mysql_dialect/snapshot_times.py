@@ -1,8 +1,8 @@
-"""What makes the rows of a snapshot safe beside the stream of their shard, whatever clocks say and replicas lag.
+"""Keeps the rows of a snapshot safe beside their shard's stream, even if clocks are wrong and replicas lag.
 
 Each committed checkpoint of a shard promises an earliest timestamp for all changes after it (`lowest`), and its reader
 gives no token an earlier one. Rows are read where everything up to a checkpoint is visible, and their ``as_of`` is not
-later than what it promises. So a READ never replaces a change that it does not see.
+later than the promised timestamp. So a READ never replaces a change that it does not see.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,8 @@ from relay.mysql_dialect.row_functions import RowMapper
 from relay.mysql_dialect.tables import Row, Table
 from relay.records import ShardCheckpoint, is_inside_transaction
 
-LATENESS = 30.0
-"""Seconds that the token of a transaction may be before its commit: it has the time when the statement began."""
-
-MARGIN = 65.0
-"""Seconds by which ``as_of`` is before a read, so that the next snapshot begins with a later one."""
+LATENESS = 30.0  # seconds that a transaction's token may be before its commit: it has the time when the statement began
+MARGIN = 65.0  # seconds by which ``as_of`` is before a read, so that the next snapshot begins with a later one
 
 
 def latest_timestamp(now: float) -> int:
@@ -27,7 +24,7 @@ def latest_timestamp(now: float) -> int:
 def lowest(checkpoint: ShardCheckpoint) -> int:
     """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known.
 
-    It is what makes a snapshot safe without any clock: whoever reads the shard from here gives no token an earlier one.
+    It makes a snapshot safe without any clock: whoever reads the shard from here gives no token an earlier one.
     """
     last = checkpoint.token.timestamp if checkpoint.token is not None else 0
     if checkpoint.reached is None or is_inside_transaction(checkpoint.position):
@@ -36,17 +33,17 @@ def lowest(checkpoint: ShardCheckpoint) -> int:
 
 
 def as_of_rows(begin: Snapshot, promised: int, read_at: float) -> Snapshot:
-    """Return the snapshot that rows carry. ``begin``: its mark of the beginning.
+    """Return the snapshot in the rows' changes. ``begin``: the snapshot in its mark of the beginning.
 
-    ``promised``: what `lowest` says of a checkpoint that the rows reflect. ``read_at``: seconds, not after the read.
+    ``promised``: the result of `lowest` for a checkpoint that the rows reflect. ``read_at``: not after the read.
     """
-    # I7: not before the snapshot's begin, and not later than what comes after the rows.
+    # I7: not before the snapshot's beginning, and not later than changes after these rows.
     return Snapshot(begin.id, max(begin.as_of, min(promised, int(read_at - MARGIN))))
 
 
 def reads(source: str, table: Table, rows: Iterable[Row], snapshot: Snapshot, now: float) -> list[Change]:
     """Return the READs of copied rows. ``now``: seconds, when their page was requested."""
-    mapper, requested_at = RowMapper.of(table, "", source), int(now * 1_000_000)
+    mapper, requested_at = RowMapper(table, "", source), int(now * 1_000_000)
     return [
         read_of(mapper, source, row, snapshot, requested_at)
         for row in rows

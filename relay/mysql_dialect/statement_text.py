@@ -1,32 +1,31 @@
-"""The text of a statement: its tokens and their parts, and as much of it as may be shown.
-
-A tokenizer, not a parser: it knows comments, quotes and names.
-"""
+"""The text of a statement: its tokens, its parts, and the text that may be shown. A tokenizer, not a parser."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from relay.mysql_dialect.charsets import lowered
 from relay.types.sql import TYPES, Form
+
+# Database and table. A name without a database gets the one in which the statement was executed.
+Name = tuple[str, str]
 
 _SHOWN = 200  # characters
 _VALUE = re.compile(r"""['"]|(?<![\w$`])\.?[0-9]""")
-MASKED = "***"
-"""Stands for a literal in a statement that is shown without its values."""
+MASKED = "***"  # replaces a literal in a statement that is shown without its values
 
 # Bits of `sql_mode` that change how a statement is read, as both servers number them.
 ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 10, 1 << 20
 _READ_BY = ANSI_QUOTES | BRACKETS | NO_BACKSLASH_ESCAPES
-UNKNOWN_MODE = -1
-"""Stands for the mode where it is not known how the session has read the statement."""
+UNKNOWN_MODE = -1  # the mode for statements whose session's mode is unknown
 
 
 @cache
 def _token(sql_mode: int) -> re.Pattern[str]:
     """Return the pattern of a token.
 
-    As the servers have it: blanks are six characters of ASCII, and each character beyond ASCII is one of a name.
+    As for the servers, blanks are six ASCII characters, and every character beyond ASCII belongs to a name.
     """
     with_escapes, without = r"(?:[^%s\\]|\\.|%s)*", "(?:[^%s]|%s)*"
     literal = without if sql_mode & NO_BACKSLASH_ESCAPES else with_escapes
@@ -73,27 +72,16 @@ END = Token("", False)
 
 
 def tokens(sql: str, sql_mode: int, *, with_literals: bool = False) -> Iterator[Token]:
-    """Return the tokens of a statement, without comments. ``sql_mode``: of its session.
-
-    ``with_literals``: with its text literals, which are not names, in their quotes.
-    """
+    """Return the tokens, without comments. ``with_literals``: with texts, which are not names, in their quotes."""
     for found in _token(sql_mode & _READ_BY).finditer(sql):
-        if found["tick"] is not None:
-            yield Token(found["tick"].replace("``", "`"), True, True)
-        elif found["bracket"] is not None:
-            yield Token(found["bracket"].replace("]]", "]"), True, True)
-        elif found["double"] is not None:
-            if sql_mode & ANSI_QUOTES:
-                yield Token(found["double"].replace('""', '"'), True, True)
-            elif with_literals:
-                yield Token(found[0], False, True)
-        elif found["single"] is not None:
+        kind, text = found.lastgroup, found[0]
+        if kind in ("tick", "bracket") or (kind == "double" and sql_mode & ANSI_QUOTES):
+            yield Token(text[1:-1].replace(text[-1] * 2, text[-1]), True, True)
+        elif kind in ("double", "single"):
             if with_literals:
-                yield Token(found[0], False, True)
-        elif found["word"] is not None:
-            yield Token(found["word"], True)
-        elif found["sign"] is not None:
-            yield Token(found["sign"], False)
+                yield Token(text, False, True)
+        elif kind in ("word", "sign"):
+            yield Token(text, kind == "word")
 
 
 def is_sign(word: Token, sign: str) -> bool:
@@ -101,7 +89,7 @@ def is_sign(word: Token, sign: str) -> bool:
 
 
 def after_table(words: Sequence[Token], first: str) -> Sequence[Token]:
-    """Return what follows the name of the table."""
+    """Return the words after the name of the table."""
     at = next((at for at, word in enumerate(words) if word.is_word(first)), len(words))
     while at < len(words) and not words[at].is_word("TABLE"):
         at += 1
@@ -122,12 +110,9 @@ def closing(words: Sequence[Token], at: int) -> int:
     """Return the index of the parenthesis that closes the one at ``at``. Raises IndexError."""
     depth = 0
     while True:
-        if is_sign(words[at], "("):
-            depth += 1
-        elif is_sign(words[at], ")"):
-            depth -= 1
-            if not depth:
-                return at
+        depth += is_sign(words[at], "(") - is_sign(words[at], ")")
+        if not depth:
+            return at
         at += 1
 
 
@@ -160,7 +145,7 @@ def parts_of(words: Sequence[Token]) -> list[list[Token]]:
 
 
 def without_column(rest: Sequence[Token]) -> tuple[Sequence[Token], bool]:
-    """Return what follows ``COLUMN`` and ``IF [NOT] EXISTS``, and whether ``IF`` was there."""
+    """Return the words after ``COLUMN`` and ``IF [NOT] EXISTS``, and whether ``IF`` was there."""
     at = 1 if rest[0].is_word("COLUMN") else 0
     start = at
     while rest[at].is_word("IF", "NOT", "EXISTS"):
@@ -177,41 +162,39 @@ def with_plain_blanks(sql: str, sql_mode: int) -> str:
 
 
 def shown(sql: str) -> str:
-    """Return a statement as a message may show it: up to its first value, which may be one that is not published."""
+    """Return a statement for a message: up to its first value, which may be one that is not published."""
     value = _VALUE.search(sql)
     end = min(_SHOWN, len(sql) if value is None else value.start())
     return sql if end == len(sql) else f"{sql[:end]}..."
 
 
 def without_values(sql: str, sql_mode: int = 0) -> str:
-    """Return a statement without comments and with `MASKED` in place of each literal, even of a name in double quotes.
+    """Return a statement without comments, with `MASKED` in place of each literal, even of a name in double quotes.
 
     Sizes of types stay. The statement ends before its first value where that is ambiguous: whether a backslash ends a
-    literal depends on the session, and an unfinished literal or comment may hide another. So may the end of a comment
-    that has not begun, whose slash may begin one.
+    literal depends on the session, and an unfinished literal or comment may hide another. The same holds for the end of
+    a comment that has not begun, because its slash may begin one.
     """
     parts: list[str] = []
-    # The tokens before this one, the last at the end.
-    before: tuple[str, ...] = ("", "", "")
-    # How many comments that a server executes have begun and not ended.
-    executed = at = 0
+    before: tuple[str, ...] = ("", "", "")  # the tokens before this one, the latest last
+    executed = at = 0  # the number of open comments whose content a server executes
     token = _token(sql_mode & _READ_BY)
     while (found := token.match(sql, at)) is not None:
-        text, at = found[0], found.end()
-        if found["comment"] is not None:
+        kind, text, at = found.lastgroup, found[0], found.end()
+        if kind == "comment":
             parts.append(" ")
             continue
-        if found["executed"] is not None:
+        if kind == "executed":
             executed += -1 if text == "*/" else 1
             if executed < 0:
                 return _cut(parts)
-        if found["double"] is not None or found["single"] is not None:
+        if kind in ("double", "single"):
             if "\\" in text:
                 return _cut(parts)
             shown_as = MASKED
-        elif found["sign"] is not None and text in "'\"`":
+        elif kind == "sign" and text in "'\"`":
             return _cut(parts)
-        elif found["word"] is not None and text[0].isdigit():
+        elif kind == "word" and text[0].isdigit():
             shown_as = MASKED
         elif (size := _SIZE.match(sql, at)) is not None and _is_type(text, before):
             shown_as = text + size[0]
@@ -225,12 +208,101 @@ def without_values(sql: str, sql_mode: int = 0) -> str:
 
 
 def _is_type(text: str, before: tuple[str, ...]) -> bool:
-    """Whether a word before numbers in parentheses is the type of a column, and not a function of values."""
+    """Whether a word before numbers in parentheses is a column type, and not a function of values."""
     if text.lower() not in _SIZED or before[2] == "DEFAULT":
         return False
     return before[1] in _BEFORE_COLUMN or before[0] in ("CHANGE", "COLUMN", "EXISTS")
 
 
 def _cut(parts: list[str]) -> str:
-    """Return what comes before the first literal, with three dots."""
+    """Return the text before the first literal, with three dots."""
     return "".join(parts[: parts.index(MASKED)] if MASKED in parts else parts).strip() + "..."
+
+
+# Common words of statements that change rows. They are names only if they are quoted.
+# fmt: off
+_RESERVED = (
+    "AND", "AS", "BETWEEN", "BY", "CASE", "DELAYED", "DELETE", "FROM", "GROUP", "HAVING", "HIGH_PRIORITY",
+    "IGNORE", "IN", "INNER", "INSERT", "INTERVAL", "INTO", "IS", "JOIN", "KEY", "LEFT", "LIKE", "LIMIT",
+    "LOAD", "LOW_PRIORITY", "NOT", "NULL", "ON", "OR", "ORDER", "REPLACE", "RETURNING", "RIGHT", "SELECT",
+    "SET", "TABLE", "THEN", "UPDATE", "USING", "VALUES", "WHEN", "WHERE", "WITH",
+)
+# fmt: on
+
+
+class StatementScanner:
+    """Reads a statement token by token. ``now``: the next token."""
+
+    def __init__(self, sql: str, database: str, sql_mode: int, lower_case: bool = False) -> None:
+        self._tokens = tokens(sql, sql_mode, with_literals=True)
+        self._lower_case = lower_case
+        self._database = self._stored(database)
+        self.now = next(self._tokens, END)
+
+    def step(self) -> Token:
+        passed, self.now = self.now, next(self._tokens, END)
+        return passed
+
+    def at(self, sign: str) -> bool:
+        return self.now.text == sign and not self.now.is_name
+
+    def skip(self, *words: str) -> bool:
+        """Skip the next word if it is one of these, and return whether it was."""
+        if self.now.is_word(*words):
+            self.step()
+            return True
+        return False
+
+    def skip_if_exists(self) -> bool:
+        found = self.skip("IF")
+        if found:
+            self.skip("NOT")
+            self.skip("EXISTS")
+        return found
+
+    def skip_wait(self) -> None:
+        if not self.skip("NOWAIT") and self.skip("WAIT"):
+            while self.at(".") or self.now.text[:1].isdigit():  # any number
+                self.step()
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.now is END or self.at(";")
+
+    def name(self) -> Name | None:
+        """Read ``table``, ``database.table``, or ``.table``, which servers take for ``table``."""
+        database = None if self.at(".") or not self.now.is_name else self.named()
+        if not self.at("."):
+            return None if database is None else (self._database, database)
+        self.step()
+        if database is None and not self.now.is_quoted and self.now.text[:1].isdigit():
+            return None  # a number
+        return (self._database if database is None else database, self.named()) if self.now.is_name else None
+
+    def named(self) -> str:
+        """Skip a name, and return it as the server stores it."""
+        return self._stored(self.step().text)
+
+    def _stored(self, name: str) -> str:
+        return lowered(name) if self._lower_case else name  # I1
+
+    def names(self) -> list[Name]:
+        found = []
+        while (name := self.name()) is not None:
+            found.append(name)
+            self.skip_wait()
+            if not self.at(","):
+                break
+            self.step()
+        return found
+
+    def all_names(self) -> tuple[Name, ...]:
+        found: dict[Name, None] = {}
+        while self.now is not END:
+            is_number = not self.now.is_quoted and self.now.text.isascii() and self.now.text.isdigit()
+            name = None if is_number or self.now.is_word(*_RESERVED) else self.name()
+            if name is None:
+                self.step()
+            else:
+                found[name] = None
+        return tuple(found)

@@ -1,19 +1,12 @@
-"""What a logged statement does to tables: which ones it empties, drops, renames, creates or alters.
-
-Not a parser: it knows how the statements that matter start.
-"""
+"""The effects of a logged statement on tables, by how relevant statements begin: this is not a parser."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from relay.mysql_dialect.alter_parts import discards, has_rows_elsewhere, part_of, takes_rows
-from relay.mysql_dialect.charsets import lowered
-from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Token, is_sign, tokens
-
-Name = tuple[str, str]
-"""Database and table. A name without a database gets the one in which the statement was executed."""
+from relay.mysql_dialect.alter_effects import discards, has_rows_elsewhere, part_of, takes_rows
+from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Name, StatementScanner, is_sign
 
 
 class Kind(Enum):
@@ -69,9 +62,9 @@ class Classified:
 
     @property
     def emptied(self) -> tuple[Name, ...]:
-        """The tables that it empties, even if it fills them again, or that it renames; not a dropped database's.
+        """The tables that it empties, even if it fills them again, or that it renames; not those of a dropped database.
 
-        Not a table whose name another one takes in the same statement, as at the end of an online schema change.
+        Excludes a table whose name another one takes in the same statement, as at the end of an online schema change.
         """
         if self.temporary:
             return ()
@@ -86,113 +79,15 @@ class Classified:
         return tuple(name for name, was_there in before.items() if was_there and not after[name])  # I1
 
 
-# Common words of statements that change rows. They are names only if they are quoted.
-# fmt: off
-_RESERVED = (
-    "AND", "AS", "BETWEEN", "BY", "CASE", "DELAYED", "DELETE", "FROM", "GROUP", "HAVING", "HIGH_PRIORITY",
-    "IGNORE", "IN", "INNER", "INSERT", "INTERVAL", "INTO", "IS", "JOIN", "KEY", "LEFT", "LIKE", "LIMIT",
-    "LOAD", "LOW_PRIORITY", "NOT", "NULL", "ON", "OR", "ORDER", "REPLACE", "RETURNING", "RIGHT", "SELECT",
-    "SET", "TABLE", "THEN", "UPDATE", "USING", "VALUES", "WHEN", "WHERE", "WITH",
-)
-# fmt: on
-
-
-class StatementScanner:
-    """Reads a statement token by token. ``now``: the next token."""
-
-    def __init__(self, sql: str, database: str, sql_mode: int, lower_case: bool = False) -> None:
-        self._tokens = tokens(sql, sql_mode, with_literals=True)
-        self._lower_case = lower_case
-        self._database = self._stored(database)
-        self.now = next(self._tokens, END)
-
-    def step(self) -> Token:
-        passed, self.now = self.now, next(self._tokens, END)
-        return passed
-
-    def at(self, sign: str) -> bool:
-        return self.now.text == sign and not self.now.is_name
-
-    def skip(self, *words: str) -> bool:
-        """Skip the next word if it is one of these, and return whether it was."""
-        if self.now.is_word(*words):
-            self.step()
-            return True
-        return False
-
-    def skip_if_exists(self) -> bool:
-        found = self.skip("IF")
-        if found:
-            self.skip("NOT")
-            self.skip("EXISTS")
-        return found
-
-    def skip_wait(self) -> None:
-        if not self.skip("NOWAIT") and self.skip("WAIT"):
-            while self.at(".") or self.now.text[:1].isdigit():  # any number
-                self.step()
-
-    @property
-    def is_at_end(self) -> bool:
-        return self.now is END or self.at(";")
-
-    def name(self) -> Name | None:
-        """Read ``table``, ``database.table``, or ``.table``, which servers take for ``table``."""
-        database = None if self.at(".") or not self.now.is_name else self.named()
-        if not self.at("."):
-            return None if database is None else (self._database, database)
-        self.step()
-        if database is None and not self.now.is_quoted and self.now.text[:1].isdigit():
-            return None  # a number
-        return (self._database if database is None else database, self.named()) if self.now.is_name else None
-
-    def named(self) -> str:
-        """Skip a name, and return it as the server has it."""
-        return self._stored(self.step().text)
-
-    def _stored(self, name: str) -> str:
-        return lowered(name) if self._lower_case else name  # I1
-
-    def names(self) -> list[Name]:
-        found = []
-        while (name := self.name()) is not None:
-            found.append(name)
-            self.skip_wait()
-            if not self.at(","):
-                break
-            self.step()
-        return found
-
-    def all_names(self) -> tuple[Name, ...]:
-        found: dict[Name, None] = {}
-        while self.now is not END:
-            is_number = not self.now.is_quoted and self.now.text.isascii() and self.now.text.isdigit()
-            name = None if is_number or self.now.is_word(*_RESERVED) else self.name()
-            if name is None:
-                self.step()
-            else:
-                found[name] = None
-        return tuple(found)
-
-    def unknown(self, *, is_unread: bool = False) -> Classified:
-        """Return what a statement does that is not known here: it may change each table whose name is in its rest.
-
-        ``is_unread``: not all names could be read, so it may change any table.
-        """
-        names = self.all_names()
-        return Classified(Kind.CHANGE, names=names, calls=is_unread or not names)  # I1
-
-
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH")
-# Logged only for the rows that a function changes.
-_CALLS = ("SELECT", "DO", "CALL", "(", "VALUES", "TABLE")
+_CALLS = ("SELECT", "DO", "CALL", "(", "VALUES", "TABLE")  # logged only because of rows that a function changes
 # How other statements begin that servers log and that change no rows.
 # fmt: off
 _HARMLESS = (
     "", "BEGIN", "CHECK", "CHECKSUM", "COMMIT", "FLUSH", "GRANT", "INSTALL", "OPTIMIZE", "REVOKE", "START",
     "UNINSTALL",
 )
-# What CREATE, ALTER, DROP and RENAME may be about beside tables and indexes, and the words that may come before it.
+# The objects of CREATE, ALTER, DROP and RENAME besides tables and indexes, and the words that may precede them.
 _OBJECTS = (
     "AGGREGATE", "ALGORITHM", "CATALOG", "COMPRESSION_DICTIONARY", "DATABASE", "DEFINER", "EVENT", "FUNCTION",
     "INSTANCE", "JSON", "LIBRARY", "LOGFILE", "MATERIALIZED", "PACKAGE", "PROCEDURE", "REFERENCE", "RESOURCE",
@@ -204,40 +99,29 @@ _PLAIN = re.compile(r"[\x09-\x0d\x20]*(?:[0-9A-Za-z_]+(?:[\x09-\x0d\x20]+|(?==))
 
 
 def classify(sql: str, database: str, sql_mode: int = 0, *, lower_case: bool = False) -> Classified:
-    """Return what a statement does. ``database``: the one in which it was executed. ``sql_mode``: of its session.
-
-    ``lower_case``: the server has the names of tables and databases in lower case, however they are written.
-    """
+    """Return what a statement executed in ``database`` does. ``lower_case``: whether the server stores names so."""
     is_unknown = sql_mode == UNKNOWN_MODE
     reader = StatementScanner(next(_PLAIN.finditer(sql))[0] if is_unknown else sql, database, sql_mode, lower_case)
     said = _read(reader)
-    # Its first words are enough if they say that it is about no table, and are not all that was read of it.
+    # Its first words are enough if they show that it is about no table, and are not everything that was read.
     is_about_none = said == Classified(Kind.OTHER) and reader.now is not END
     if said is None or (is_unknown and not is_about_none):  # I1: it may be about a table whose name was not found
-        return StatementScanner(sql, database, sql_mode, lower_case).unknown(is_unread=True)
+        return _unknown(StatementScanner(sql, database, sql_mode, lower_case), is_unread=True)
     return said
 
 
 def _read(reader: StatementScanner) -> Classified | None:
-    """Return what a statement does; None if it is about tables whose names are not all read."""
+    """Return what a statement does; None if it is about tables whose names could not all be read."""
     if reader.skip("SET"):
         if not reader.skip("STATEMENT"):
             return Classified(Kind.OTHER)
         while reader.now is not END and not reader.now.is_word("FOR"):
-            if reader.step().text.upper() == "SQL_MODE":  # I1: it is logged with this mode, and was read in another
+            if reader.step().text.upper() == "SQL_MODE":  # I1: it is logged with this mode, but was read in another
                 return None
         reader.step()
     first = reader.step()
-    if first.is_word("TRUNCATE"):
-        return _truncate(reader)
-    if first.is_word("DROP"):
-        return _drop(reader)
-    if first.is_word("RENAME"):
-        return _rename(reader) if reader.skip("TABLE", "TABLES") else _object(reader)
-    if first.is_word("ALTER"):
-        return _alter(reader)
-    if first.is_word("CREATE"):
-        return _create(reader)
+    if first.is_word(*_DEFINES):
+        return _DEFINES[first.text.upper()](reader)
     if first.is_word(*_CHANGES, *_CALLS):
         return Classified(Kind.CHANGE, names=reader.all_names(), calls=first.is_word(*_CALLS))
     if first.is_word("SAVEPOINT", "RELEASE"):
@@ -246,19 +130,24 @@ def _read(reader: StatementScanner) -> Classified | None:
         reader.skip("WORK")
         return Classified(Kind.ROLLBACK_TO if reader.now.is_word("TO") else Kind.ROLLBACK)
     if first.is_word("XA"):
-        if reader.skip("START", "BEGIN"):
-            return Classified(Kind.XA_START)
-        return Classified(Kind.XA_END if reader.now.is_word("END") else Kind.OTHER)
-    if first.is_word("REPAIR"):  # I1: without the rows that it cannot find, in an engine that has it
+        is_start, is_end = reader.now.is_word("START", "BEGIN"), reader.now.is_word("END")
+        return Classified(Kind.XA_START if is_start else Kind.XA_END if is_end else Kind.OTHER)
+    if first.is_word("REPAIR"):  # I1: rows that it cannot find are lost, in an engine that has REPAIR TABLE
         reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
         names = tuple(reader.names()) if reader.skip("TABLE", "TABLES") else ()
         while reader.skip("QUICK", "EXTENDED"):
             continue
         return Classified(Kind.CHANGE, names, names=names, repairs=reader.is_at_end) if names else _object(reader)
-    if first.is_word("ANALYZE"):  # a table, or a statement, which it executes
+    if first.is_word("ANALYZE"):  # a table, or a statement that it executes
         reader.skip("NO_WRITE_TO_BINLOG", "LOCAL")
-        return Classified(Kind.OTHER) if reader.now.is_word("TABLE", "TABLES") else reader.unknown()
-    return Classified(Kind.OTHER) if first.is_word(*_HARMLESS) else reader.unknown()
+        return Classified(Kind.OTHER) if reader.now.is_word("TABLE", "TABLES") else _unknown(reader)
+    return Classified(Kind.OTHER) if first.is_word(*_HARMLESS) else _unknown(reader)
+
+
+def _unknown(reader: StatementScanner, *, is_unread: bool = False) -> Classified:
+    """Return that it may change each table named in the rest, or any if ``is_unread``: some names were not read."""
+    names = reader.all_names()
+    return Classified(Kind.CHANGE, names=names, calls=is_unread or not names)  # I1
 
 
 def _truncate(reader: StatementScanner) -> Classified | None:
@@ -285,11 +174,12 @@ def _drop(reader: StatementScanner) -> Classified | None:
 
 
 def _database(reader: StatementScanner) -> Classified | None:
-    """Read the name of a database whose tables are dropped."""
     return Classified(Kind.DROP_DATABASE, ((reader.named(), ""),)) if reader.now.is_name else None
 
 
 def _rename(reader: StatementScanner) -> Classified | None:
+    if not reader.skip("TABLE", "TABLES"):
+        return _object(reader)
     reader.skip_if_exists()
     pairs: list[tuple[Name, Name]] = []
     while (old := reader.name()) is not None:
@@ -316,11 +206,9 @@ def _alter(reader: StatementScanner) -> Classified | None:
         return None
     reader.skip_wait()
     renamed: Sequence[tuple[Name, Name]] = ()
-    # Tables whose rows are added or removed without a row event.
-    silently: list[Name] = []
+    silently: list[Name] = []  # tables whose rows are added or removed without a row event
     depth = 0
-    # The first token of its part.
-    first = token = END
+    first = token = END  # the first token of its part
     while not reader.is_at_end:
         before, token = token, reader.step()
         if depth == 0:
@@ -390,4 +278,7 @@ def _index(reader: StatementScanner, *, drops: bool = False) -> Classified:
 
 
 def _object(reader: StatementScanner) -> Classified:
-    return Classified(Kind.OTHER) if reader.now.is_word(*_OBJECTS) else reader.unknown()
+    return Classified(Kind.OTHER) if reader.now.is_word(*_OBJECTS) else _unknown(reader)
+
+
+_DEFINES = {"TRUNCATE": _truncate, "DROP": _drop, "RENAME": _rename, "ALTER": _alter, "CREATE": _create}

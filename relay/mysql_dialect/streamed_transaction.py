@@ -1,7 +1,7 @@
-"""What the makers of changes share: the open transaction of a shard, and the count of what is made of its stream.
+"""State that the makers of changes share: the open transaction of a shard, and the counts of its stream.
 
-A maker makes the changes of a transaction from where it takes it over to its end. It holds the last row's back until
-the next row or the end, because each says whether it is the last of its transaction.
+A maker makes the changes of a transaction from where it takes over to the end. It holds the last row back until the
+next row or the end, because each change says whether it is the last of its transaction.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from relay.token import EventToken, OriginToken
 
 PublishedRows = Mapping[str, int]
-"""How many rows of a partly published transaction were published, by table. Checkpoints hold this.
+"""The number of published rows of a partly published transaction, by table, for checkpoints.
 
-The counts are by table, because other tables may be relayed by the time the rest is read: all rows of a new table
-remain, and a dropped table's are not read again.
+Other tables may be relayed when the rest is read: a new table's rows all remain, a dropped one's are not read again.
 """
 
 
@@ -27,7 +26,7 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class StreamedTransaction:
-    """What the changes of one transaction have in common.
+    """The values that the changes of one transaction share.
 
     ``committed_at``: microseconds. ``id_shard``, ``id_position``: the shard and the position in event ids, the origin's
     if it has one. ``is_behind``: whether its own time was before its token's. ``skips``: by table, the rows still to
@@ -48,7 +47,7 @@ class StreamedTransaction:
 
 @dataclass(slots=True)
 class Tally:
-    """How many changes of a shard's stream were made.
+    """Counts of the changes made from a shard's stream.
 
     ``rows_of``: by table, the rows of the open transaction that were taken or skipped, without the one held back.
     ``size``: estimated bytes of the changes that are ready. ``behind``: how many changes were made in transactions that
@@ -66,8 +65,12 @@ class Tally:
     def count(self, table: str, rows: int = 1) -> None:
         self.rows_of[table] = self.rows_of.get(table, 0) + rows
 
+    def release_held(self, token: EventToken) -> None:
+        if self.held_size:
+            self.release(token)
+
     def release(self, token: EventToken) -> None:
-        """Count the row that is held back as ready: another row follows, or the end of its transaction."""
+        """Count the row held back as ready: another row follows, or the transaction ends."""
         self.size += self.held_size
         self.held_size = 0
         done, table = self.rows_of, self.held_table
@@ -76,15 +79,12 @@ class Tally:
 
 
 def furthest(one: PublishedRows, other: PublishedRows) -> PublishedRows:
-    """Combine two counts of one transaction: one that is read again is behind the earlier read at first."""
+    """Combine two counts of one transaction: when it is read again, its count is at first lower than before."""
     return {table: max(one.get(table, 0), other.get(table, 0)) for table in {**one, **other}}
 
 
 def position_fields(done: Mapping[str, PublishedRows]) -> dict[str, Any]:
-    """Return the fields of a checkpoint's position for the published rows by GTID, the next one's first.
-
-    ``transaction`` and ``rows_done`` are for people who look at it.
-    """
+    """Return a position's fields for rows by GTID, the next first. ``transaction``, ``rows_done`` are for people."""
     if not done:
         return {}
     following, rows = next(iter(done.items()))

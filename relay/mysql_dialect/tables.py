@@ -1,32 +1,30 @@
 """The layout of a table's rows at a point of a stream: column names, column types, key."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal, InvalidOperation
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
-from relay.config.conditions import Conditions
+from relay.config import MySQLConfig, VitessConfig
+from relay.config.conditions import NOT_IN_KEY, Conditions
 from relay.config.errors import did_you_mean
 from relay.config.protection import IN_KEY, ColumnRules, in_key
 from relay.errors import ConfigError, RelayError
-from relay.mysql_dialect.conditions import wanted_rows
 from relay.mysql_dialect.protection import published_columns, replacements, rules_of
 from relay.table import Column, KeyColumn, TableSchema
-from relay.types.columns import column_type
+from relay.types.columns import ColumnKind, column_type
+from relay.types.connect import one_name
 
-if TYPE_CHECKING:
-    from relay.config import MySQLConfig, VitessConfig
-
+_NUMBERS = (ColumnKind.INT, ColumnKind.LONG, ColumnKind.DECIMAL)
 _WITHOUT = "list the tables to relay in `tables`, without this one"
 
-Row = Sequence[Any]
-"""The values of one row in the order of its table's columns, typed as in ``relay.types.sql``."""
+Row = Sequence[Any]  # the values of one row in the order of its table's columns, typed as in ``relay.types.sql``
 
 
 class Unfit(RelayError):
-    """A table cannot be relayed as it is. ``why``: also what to do, after "the table ..."; "" for several of them."""
+    """A table cannot be relayed as it is. ``why``: also what to do, follows "the table ..."; "" for several tables."""
 
     def __init__(self, message: str, why: str = "", *, lacks_key: bool = False) -> None:
         super().__init__(message)
@@ -34,19 +32,19 @@ class Unfit(RelayError):
         self.lacks_key = lacks_key
 
     @classmethod
-    def of(cls, source: str, table: str, why: str, *, lacks_key: bool = False) -> Unfit:
+    def of(cls, source: str, table: str, why: str, *, lacks_key: bool = False) -> Self:
         return cls(f"source {source}: the table {table} {why}", why, lacks_key=lacks_key)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Table:
-    """One layout of one table. Equal layouts are the same object: see ``relay.mysql_dialect.layouts``.
+    """One layout of one table. Equal layouts are the same object: see ``relay.mysql_dialect.layout_cache``.
 
     ``names``: the columns' names, in the order of a row, even of columns that ``schema.row`` lacks because they are
-    excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes a row's,
-    or None if the table's primary vindex cannot be computed. ``replaced``: by column, what makes the published text of
-    a value that is not published itself. ``wanted``: whether a row is published, or None if all are. ``columns``,
-    ``primary``: the table's at its source.
+    excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes a row's, or None
+    if the table's primary vindex cannot be computed. ``replaced``: by column, the function that makes the text
+    published in place of a value. ``wanted``: whether a row is published, or None if all are. ``columns``, ``primary``:
+    of the table at its source.
     """
 
     schema: TableSchema
@@ -74,29 +72,25 @@ def lay_out(
     rules: ColumnRules = MappingProxyType({}),
     where: Conditions = MappingProxyType({}),
 ) -> Table:
-    """Return the layout of a table. ``primary``: the columns of its primary key, in the key's order.
+    """Return the layout of a table. ``key``: the columns used instead of a primary key.
 
-    ``key``: the columns used instead of a primary key. ``hash_key``: the columns that choose the partition (I2), by
-    default the complete key; they become part of the key. ``rules``: the rules of protected columns; it may name
-    others. ``where``: the values of key columns that published rows have. Raises `Unfit` for a table without a usable
-    key, ``ConfigError`` for a rule of a key column and a condition on another.
+    ``hash_key``: the columns that choose the partition (I2), by default the complete key; they become part of the key.
+    ``rules``: of protected columns, and perhaps of missing ones. ``where``: values of key columns of published rows.
+    Raises `Unfit` without a usable key, ``ConfigError`` for a rule of a key column and a condition on another.
     """
     by_name = {column.name: column for column in columns}
-    wanted = list(key or primary)
-    if not wanted:
-        raise Unfit.of(
-            source,
-            name,
+    unfit = partial(Unfit.of, source, name)
+    if not (wanted := list(key or primary)):
+        raise unfit(
             "has no primary key: name the columns that identify a row, such as "
             f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or {_WITHOUT}",
             lacks_key=True,
         )
     for column in (*wanted, *hash_key):
         if column not in by_name:
-            raise Unfit.of(
-                source,
-                name,
-                f"has no column {column!r}, which its key names; {did_you_mean(column, by_name, 'its columns are ')}",
+            raise unfit(
+                f"has no column {column!r}, although its key includes it; "
+                f"{did_you_mean(column, by_name, 'its columns are ')}"
             )
     first = [column for column in hash_key if column in wanted]
     if len(first) != len(hash_key):
@@ -106,14 +100,12 @@ def lay_out(
     ordered = [*first, *(column for column in wanted if column not in first)]
     for column in ordered:
         if not column_type(by_name[column].type).in_keys:
-            raise Unfit.of(
-                source,
-                name,
-                f"has the column {column!r} of type {by_name[column].type} in its key, which no key can have: name "
-                f"other columns that identify a row, as `key: {{{name}: [...]}}`, or {_WITHOUT}",
+            raise unfit(
+                f"has the column {column!r} of type {by_name[column].type} in its key, where that type is not "
+                f"allowed: name other columns that identify a row, as `key: {{{name}: [...]}}`, or {_WITHOUT}"
             )
     rules = rules_of(columns, rules)
-    # The primary key too, even if it is not the key of the changes: it is in the positions of copies and snapshots.
+    # Also the primary key if it is not the key of the changes: it is in the positions of copies and snapshots.
     if (protected := in_key([*ordered, *primary], rules)) is not None:
         raise ConfigError(f"source {source}: `protect.{name}.{protected}`: {IN_KEY}")
     schema = TableSchema(
@@ -124,29 +116,66 @@ def lay_out(
         row=published_columns(columns, rules),
         protected=tuple((column.name, rules[column.name].kind) for column in columns if column.name in rules),
     )
-    names = tuple(column.name for column in columns)
-    at = tuple(names.index(column) for column in ordered)
-    shown, is_wanted = replacements(columns, rules), wanted_rows(schema, names, where)
-    return Table(schema, names, at, None, shown, is_wanted, tuple(columns), tuple(primary))
+    at, is_wanted = tuple(map([*by_name].index, ordered)), _wanted_rows(schema, [*by_name], where)
+    return Table(
+        schema, tuple(by_name), at, None, replacements(columns, rules), is_wanted, tuple(columns), tuple(primary)
+    )
+
+
+def with_details(table: Table) -> Table:
+    """Return the layout of a table whose changes say what its columns are in SQL, so that another such type is another
+    layout. Raises `Unfit` for columns that their envelope cannot tell apart.
+    """
+    schema = table.schema
+    if problem := one_name([*(column.name for column in schema.key), *(each.name for each in schema.row or ())]):  # I12
+        raise Unfit.of(schema.source, table.name, f"cannot be relayed: {problem}; or {_WITHOUT}")
+    details = tuple((column.name, column.detail) for column in table.schema.row or () if column.detail)
+    return replace(table, schema=replace(table.schema, details=details))
 
 
 def require_topic(config: MySQLConfig | VitessConfig, table: str) -> None:
-    """Raise `Unfit` unless a table can have its topic, which belongs to nobody else from here on."""
+    """Raise `Unfit` unless the table can have its topic, which then belongs to it."""
     if why := config.without_topic(table):
-        raise Unfit.of(config.name, table, f"cannot be published: {why}: {_WITHOUT}, or give `topics` another template")
+        raise Unfit.of(
+            config.name, table, f"cannot be published: {why}: {_WITHOUT}, or use another template in `topics`"
+        )
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:
-    """Return the layout of a table whose key columns alone are known, as in the plan: enough for its TRUNCATE.
-
-    ``hashed``: how many of them choose the partition; None means all.
-    """
+    """Return a table's layout from the plan's key columns, for TRUNCATE. ``hashed``: how many are, None for all."""
     columns = [Column(column, type_, "".join(sql)) for column, type_, *sql in keys]
     names = [column.name for column in columns]
-    return lay_out(source, name, columns, names, hash_key=names[:hashed])
+    found = lay_out(source, name, columns, names, hash_key=names[:hashed])
+    return replace(found, schema=replace(found.schema, is_key_only=True))
 
 
 def missing_tables(named: Iterable[str], found: Iterable[TableSchema]) -> list[str]:
-    """Return the tables that a config names and that are not among those found."""
     there = {table.table for table in found}
     return [name for name in named if name not in there]
+
+
+def _wanted_rows(table: TableSchema, names: Sequence[str], where: Conditions) -> Callable[[Sequence[Any]], bool] | None:
+    """Return what says whether a row is published, or None. Raises ``ConfigError`` for an impossible condition."""
+    if not where:
+        return None
+    key = {column.name.lower(): column for column in table.key}
+    tests: list[tuple[int, Any]] = []
+    for name, value in where.items():
+        place = f"source {table.source}: `where.{table.table}.{name}`"
+        if (column := key.get(name.lower())) is None:
+            hint = did_you_mean(name, [each.name for each in table.key], "those are ")
+            raise ConfigError(f"{place}: {NOT_IN_KEY}; {hint}")
+        try:
+            tests.append((names.index(column.name), _stored(column.type, value)))
+        except (ValueError, InvalidOperation):
+            raise ConfigError(f"{place}: a column of type {column.type} cannot be equal to {value!r}") from None
+    return lambda row: all(row[at] == value for at, value in tests)
+
+
+def _stored(kind: str, value: str | int) -> Any:
+    """Return a value as a row stores it. Raises ValueError if no column of this type can have the value."""
+    if kind == ColumnKind.STRING:
+        return str(value)
+    if column_type(kind).kind in _NUMBERS:
+        return Decimal(value)  # equal to the int, and to numbers with other decimals
+    raise ValueError(f"columns of type {kind} cannot choose rows")

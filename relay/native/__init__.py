@@ -1,6 +1,6 @@
-"""The compiled core: what the plain Python beside it does, several times as fast. README.md says how it is built.
+"""The compiled core: the same results as the plain Python beside it, several times as fast. See README.md.
 
-An installation may lack it. Then everything works the same, and the log says so once.
+An installation may lack it. Then everything works the same way, and the log says so once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_INTERFACE = 9  # what this version calls; one that was built of other sources may have another
+_INTERFACE = 10  # the interface that this version calls; a core built from other sources may have another
 
 
 class CoreMissing(ImportError):
@@ -24,7 +24,7 @@ class CoreMissing(ImportError):
 
 
 class CoreModule(Protocol):
-    """What the module ``_core`` provides."""
+    """The contents of the module ``_core``."""
 
     BinlogScanner: type[_core.BinlogScanner]
     BlockBuilder: type[_core.BlockBuilder]
@@ -40,7 +40,7 @@ class CoreModule(Protocol):
 def core() -> CoreModule | None:
     """Return the compiled core, or None if it was not built or ``RELAY_NATIVE=off`` is set: then use plain Python.
 
-    Raises ``CoreMissing`` if ``RELAY_NATIVE=required`` is set and it is not there, or for another value.
+    Raises ``CoreMissing`` if ``RELAY_NATIVE=required`` is set and the core is missing, or for an unknown value.
     """
     wanted = os.environ.get("RELAY_NATIVE", "")
     if wanted == "off":
@@ -52,12 +52,12 @@ def core() -> CoreModule | None:
         import relay.native._core as found
 
         if found.INTERFACE != _INTERFACE:
-            raise ImportError("it was built of other sources")
+            raise ImportError("it was built from different sources")
     except ImportError as error:
         if wanted == "required":
             raise CoreMissing(
                 f"RELAY_NATIVE=required is set, and this installation lacks the compiled core: {error}: install a "
-                "wheel that has it, build it where Rust is, or leave RELAY_NATIVE out"
+                "wheel that has it, build it where Rust is installed, or leave RELAY_NATIVE out"
             ) from error
         _say_once(str(error))
         return None
@@ -66,4 +66,4 @@ def core() -> CoreModule | None:
 
 @cache
 def _say_once(reason: str) -> None:
-    log.info("records are made by plain Python, which takes several times the CPU of the compiled core (%s)", reason)
+    log.info("compiled core unavailable, using pure Python, which takes several times the CPU (%s)", reason)

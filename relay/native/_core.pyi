@@ -107,6 +107,7 @@ class WholeTransactions:
     rows: int
     size: int
     behind: int
+    has_empty: bool
     def take(self) -> list[ChangeBlock]: ...
 
 class VStreamReader:

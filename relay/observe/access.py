@@ -1,4 +1,4 @@
-"""Who may look at the HTTP port, and its TLS."""
+"""Access control and TLS for the HTTP port."""
 
 import base64
 import hmac
@@ -10,9 +10,9 @@ from relay.errors import ConfigError
 
 
 class Access:
-    """What ``http`` of a config asks for. Without it, everybody is answered, in clear text.
+    """The access rules of ``http`` in a config. Without a config, everybody is answered, in clear text.
 
-    ``tls``: what the port answers with; None means clear text. Raises ``ConfigError`` for files that cannot be used.
+    ``tls``: the TLS context of the port; None means clear text. Raises ``ConfigError`` for files that cannot be used.
     """
 
     def __init__(self, http: HttpConfig | None = None) -> None:
@@ -24,7 +24,7 @@ class Access:
             self._credentials["Bearer"] = http.bearer.encode()
 
     def allows(self, authorization: str) -> bool:
-        """Whether a request with this header may see everything."""
+        """Whether a request with this ``Authorization`` header may see everything."""
         if not self._credentials:
             return True
         scheme, _, given = authorization.partition(" ")
@@ -37,13 +37,13 @@ class Access:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What a peer of the same config has to be asked with."""
+        """The headers that a peer with the same config requires."""
         credentials = [f"{scheme} {text.decode()}" for scheme, text in self._credentials.items()]
         return {"Authorization": credentials[0]} if credentials else {}
 
 
 def client_side(http: HttpConfig) -> ssl.SSLContext | None:
-    """Return how to connect to the peers of ``http``; None means clear text. Raises ``ConfigError``."""
+    """Return the TLS context for the peers of ``http``; None means clear text. Raises ``ConfigError``."""
     if http.certificate is None:
         return None
     try:
@@ -56,7 +56,7 @@ def _server_side(http: HttpConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(http.certificate or "", http.key)
-    except OSError as error:  # ssl.SSLError as well
+    except OSError as error:  # also ssl.SSLError
         files = " and ".join(name for name in (http.certificate, http.key) if name)
         raise ConfigError(
             f"http.certificate: cannot use {files}: {error.strerror or error}; it must be PEM with the key that "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # rich takes 30 ms to import, and most relays have no termina
 
 
 class SnapshotBars:
-    """Shows a bar while a snapshot runs. Log lines appear above the bars. Used by the worker's thread."""
+    """Shows a bar while a snapshot runs, with log lines above it. Used by the worker's thread."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -25,7 +25,7 @@ class SnapshotBars:
 
     @classmethod
     def for_terminal(cls) -> SnapshotBars | None:
-        """Return bars on stderr if that is a terminal that no other worker shares, else None."""
+        """Return bars on stderr if it is a terminal that no other worker shares, otherwise None."""
         if WORKER_NUMBER in os.environ or not sys.stderr.isatty():
             return None
         from rich.console import Console
@@ -33,7 +33,7 @@ class SnapshotBars:
         return cls(Console(stderr=True))
 
     def show(self, source: str, progress: tuple[int, int] | None) -> None:
-        """Show how many rows the snapshot of ``source`` has read, and of about how many; None if none is running."""
+        """Show the rows that the snapshot of ``source`` has read, and their total; None if none is running."""
         if progress is None:
             if source in self._tasks and self._progress is not None:
                 self._progress.remove_task(self._tasks.pop(source))

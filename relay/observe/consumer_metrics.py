@@ -1,81 +1,77 @@
-"""The metrics of the consumers, beside the relay's in ``metrics``: their catalogue, and their counters."""
+"""The metrics of the consumers: their catalogue and their counters. The relay's are in ``metrics``."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from relay.observe.metrics import Metric
 
-_OF_ONE = ("consumer",)
+_metric = partial(Metric, labels=("consumer",))
 _BATCH_BUCKETS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 
-RECORDS = Metric(
-    "relay_consumer_records_total",
-    "Records in the batches that were applied. Batches that come again after a crash count again.",
-    _OF_ONE,
+RECORDS = _metric(
+    "relay_consumer_records_total", "Records in applied batches. A batch that is repeated after a crash counts again."
 )
 CHANGES = Metric(
     "relay_consumer_changes_total",
-    "What was done with the changes: applied; ignored (stale, or there already; the cache: discarded); unknown (of "
-    "unknown order, also counted as applied); incomplete (came without its image); collected (tombstones); retried, "
-    "deleted (entries for whose tombstones there was no room) and bumps, of the cache.",
-    ("consumer", "outcome"),
+    "Changes by what was done: applied; ignored (stale or already there; in the cache: discarded); unknown (of "
+    "unknown order, also counted as applied); incomplete (came without an image); collected (tombstones); only in the "
+    "cache: retried, deleted (entries, because there was no room for their tombstones) and bumps.",
+    labels=("consumer", "outcome"),
 )
-DEAD_LETTERS = Metric(
-    "relay_consumer_dead_letters_total", "Records that could not be decoded and are in the dead letters.", _OF_ONE
+DEAD_LETTERS = _metric(
+    "relay_consumer_dead_letters_total", "Records that could not be decoded and are in the dead letters."
 )
-GAPS = Metric(
-    "relay_consumer_gaps_total", "Gaps that the log or the copy has noted. The cache counts them as bumps.", _OF_ONE
+GAPS = _metric(
+    "relay_consumer_gaps_total", "Gaps that the log or the copy has recorded. The cache counts gaps as bumps."
 )
-RETRIES = Metric(
-    "relay_consumer_failures_total", "Failed attempts at a batch or at a start, each followed by another one.", _OF_ONE
+RETRIES = _metric(
+    "relay_consumer_failures_total", "Failed attempts to apply a batch or to start. Another attempt follows each."
 )
-BATCH = Metric(
-    "relay_consumer_batch_seconds",
-    "Time to apply a batch, from its beginning to its end.",
-    _OF_ONE,
-    buckets=_BATCH_BUCKETS,
+BATCH = _metric(
+    "relay_consumer_batch_seconds", "Time to apply a batch, from its beginning to its end.", buckets=_BATCH_BUCKETS
 )
-LAG_RECORDS = Metric(
+LAG_RECORDS = _metric(
     "relay_consumer_lag_records",
-    "Offsets between what is applied and the ends of the topics, at the last look, every 5 s. An end of a transaction "
-    "takes an offset, too. Absent before the first look.",
-    _OF_ONE,
+    "Offsets that are not applied yet, up to the ends of the topics, at the last look, every 5 s. The end of a "
+    "transaction takes an offset, too. Absent before the first look.",
 )
-LAG_SECONDS = Metric(
+LAG_SECONDS = _metric(
     "relay_consumer_lag_seconds",
-    "Everything that was on the topics this long ago is applied. At most the time that the consumer has been running, "
-    "since nothing is known of before; 0 if nothing waited at the last look. Absent before the first look.",
-    _OF_ONE,
+    "Everything that was on the topics this long ago is applied. Never more than the running time of the consumer, "
+    "because earlier times are unknown; 0 if nothing waited at the last look. Absent before the first look.",
 )
-COMMIT_LAG = Metric(
+COMMIT_LAG = _metric(
     "relay_consumer_commit_lag_seconds",
-    "The longest time from the commit of a change to when the cache was invalidated for it, over the batches of the "
-    "last five minutes; 0 if there was none. Only of the cache.",
-    _OF_ONE,
+    "The longest time from the commit of a change until its cache entries were invalidated, over the batches of the "
+    "last five minutes; 0 without batches. Only for the cache.",
 )
-TOMBSTONE_TTL = Metric(
-    "relay_consumer_tombstone_ttl_seconds", "What `cache.tombstone_ttl` is set to. Only of the cache.", _OF_ONE
+TOMBSTONE_TTL = _metric(
+    "relay_consumer_tombstone_ttl_seconds", "The value of `cache.tombstone_ttl`. Only for the cache."
 )
-RUNNING = Metric(
+RUNNING = _metric(
     "relay_consumer_running",
-    "1 while the consumer runs, 0 before its start, after its end, and from a failure until it has advanced.",
-    _OF_ONE,
+    "1 while the consumer runs; 0 before its start, after its end, and from a failure until it advances again.",
 )
-UPTIME = Metric("relay_consumer_uptime_seconds", "Time since the process of the consumer started.", _OF_ONE)
-SET_ASIDE = Metric(
-    "relay_consumer_tables_set_aside", "Tables of the copy that cannot take their changes; the others go on.", _OF_ONE
+UPTIME = _metric("relay_consumer_uptime_seconds", "Time since the consumer's process started.")
+SET_ASIDE = _metric(
+    "relay_consumer_tables_set_aside", "Tables of the copy that cannot take their changes; the other tables go on."
 )
 STORE_USED = Metric(
     "relay_consumer_store_used_bytes",
-    "Memory that a server of the cache has taken, at the last look that it answered, one in 5 s.",
-    ("consumer", "server"),
+    "Memory used by a server of the cache, at the last look that it answered. Looks are 5 s apart.",
+    labels=("consumer", "server"),
 )
 STORE_LIMIT = Metric(
     "relay_consumer_store_limit_bytes",
-    "The limit of that memory, 0 for none; `policy` is what the server does there, as Redis calls it.",
-    ("consumer", "server", "policy"),
+    "The server's memory limit, 0 for none; `policy` is Redis' name for what the server does at the limit.",
+    labels=("consumer", "server", "policy"),
+)
+STORE_BYPASSED = _metric(
+    "relay_consumer_store_bypassed",
+    "1 while readers cannot cache anything on a server: it does not answer, or is full and does not evict.",
 )
 
 CONSUMER_CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
@@ -86,7 +82,7 @@ _OUTCOMES = {"applied": "applied", "ignored": "ignored", "discarded": "ignored"}
 
 
 class ConsumerMetrics:
-    """The counters of the consumers of a process, in a registry of their own. Safe from any thread."""
+    """The counters of all consumers in a process, in their own registry. Any thread may use it."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -96,14 +92,14 @@ class ConsumerMetrics:
         self._batch = BATCH.histogram(self.registry)
 
     def add_consumer(self, name: str) -> None:
-        """Expose the counters of a consumer at 0 from the start, so that the first increase is visible as one."""
+        """Expose the counters of a consumer at 0 from the start, so that the first increase is visible."""
         for counter in (self._records, self._dead_letters, self._gaps, self._failures, self._batch):
             counter.labels(name)
         for outcome in ("applied", "ignored", "unknown"):
             self._changes.labels(name, outcome)
 
     def count_batch(self, name: str, counts: Mapping[str, Any], seconds: float) -> None:
-        """Count an applied batch by the counts of its line in the log, which took ``seconds``."""
+        """Count an applied batch by the counts in its log line. ``seconds``: how long it took."""
         self._records.labels(name).inc(counts["rows"])
         self._dead_letters.labels(name).inc(counts.get("dead_letters", 0))
         self._gaps.labels(name).inc(counts.get("gaps", 0))

@@ -1,14 +1,14 @@
-"""What the consumers of a process show of themselves: their state, lag and health, in the threads that serve HTTP.
+"""What the consumers of a process report about themselves: their state, lag and health, to the threads that serve HTTP.
 
-A consumer's thread says what happens, another one says every few seconds where the topics end. All the rest is computed
-when somebody asks, so a consumer that hangs is noticed (I10).
+A consumer's own thread reports events; another thread looks up the ends of the topics every few seconds. The rest is
+computed on request, so a consumer that hangs is noticed (I10).
 """
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -16,82 +16,79 @@ from uuid import uuid4
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from relay import __version__
 from relay.config.hidden import redacted
 from relay.kafka.group_offsets import Offsets, count_between
 from relay.observe import consumer_metrics as metrics
 from relay.observe.consumer_metrics import ConsumerMetrics
 from relay.observe.health import Stall
-from relay.process.server_memory import ServerMemory
+from relay.observe.history import History, Totals
+from relay.observe.status_json import FORMAT
+from relay.process.store_memory import ServerMemory
 
 STALLED_AFTER = 300.0
-"""Seconds in which a consumer with waiting records applies a batch. A batch may be large, or merge small files."""
+"""Seconds for a consumer with waiting records to apply a batch. A batch may be large, or merge small files."""
 
-_LOOP = 5  # failures without a batch between them that make a loop: all quick attempts at one batch
-_PATIENCE = 60.0  # seconds of failing that are one, too, and without a failure until one that has nothing to do is well
-_LOOKS = 1000  # kept at most, over any time
+_LOOP = 5  # failures without a batch in between that make a loop: all quick attempts at one batch
+_PATIENCE = 60.0  # seconds of failing that make one; as long without failures, an idle consumer is well
+_LOOKS = 1000  # failures that are kept at most
 _GAUGES = tuple(each for each in metrics.CONSUMER_CATALOGUE if not each.buckets and not each.name.endswith("_total"))
 _LOSS_SHOWN = 3600.0  # how many seconds health is red after dead letters were lost, unless one is written
+_STORE_PATIENCE = 15.0  # seconds without the store of a cache: three looks
 _RECENT = 300.0  # how many seconds the lag of a batch is shown
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class ConsumerWatch:
-    """One consumer, as its threads report it.
+    """The state of one consumer, as its threads report it.
 
-    ``tombstone_ttl``: its cache's, in seconds; None for other consumers. ``apply_every``: how many seconds records may
-    wait for a batch. ``stalled_after``: seconds beyond that. ``clock``: monotonic seconds.
+    ``tombstone_ttl``: the cache's, in seconds; None for other consumers. ``apply_every``: seconds that records may wait
+    for a batch. ``stalled_after``: seconds beyond that. ``clock``: returns monotonic seconds.
     """
 
-    name: str
-    topics: Sequence[str]
-    counted: ConsumerMetrics
-    _: KW_ONLY
+    name: str = field(kw_only=False)
+    topics: Sequence[str] = field(kw_only=False)
+    counted: ConsumerMetrics = field(kw_only=False)
     tombstone_ttl: float | None = None
     apply_every: float = 0.0
     stalled_after: float = STALLED_AFTER
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        # Where it is served, as HOST:PORT@NAME, the name of its machine. Set before the consumer starts.
+        # Where the status is served, as HOST:PORT@NAME, with the machine's name. Set before the consumer starts.
         self.address = ""
-        # The memory of the servers of its cache. Set by the thread that looks, as one assignment of one reference.
-        self.memory: Sequence[ServerMemory] = ()
+        self.store = WatchedStore(self.clock)
         # The tables that take no changes: since when, in seconds, and why. Set before the consumer starts.
         self.set_aside: Callable[[], Mapping[str, tuple[float, str]]] = dict
-        # Guards all below, which is short work.
+        # Guards everything below; it is held only briefly.
         self._lock = Lock()
         self._state = "starting"
-        self._error: str | None = None
-        # The failures since it last advanced: how many, and when the first and the last of them were.
-        self._failures, self._failing_since, self._failed_at = 0, 0.0, -math.inf
-        # When dead letters could last not be written, or None if none were or some could since.
-        self._lost_at: float | None = None
-        self._begun = self.clock()
-        self._progress = _Progress(self._begun)
-        # The lags of recent batches from the commits of their changes, with the times of the batches: each that no
-        # later batch has exceeded.
+        self._failures = _Failures()
+        self._progress = _Progress(self.clock())
+        # Lags of recent batches from the commits of their changes, with the times of the batches. Only lags that no
+        # later batch exceeded.
         self._commit_lags: deque[tuple[float, float]] = deque()
         self.counted.add_consumer(self.name)
 
     # ------------------------------------------------------------------ by the consumer's threads
 
     def start_at(self, offsets: Offsets) -> None:
-        """Note where the consumer resumes, and that it runs. One that failed has to advance first."""
+        """Record where the consumer resumes, and that it runs. After a failure it first has to advance."""
         with self._lock:
-            self._state, self._progress.reached = "failing" if self._failures else "running", offsets
+            self._state, self._progress.reached = "failing" if self._failures.number else "running", offsets
             self._progress.moved_at = self.clock()
 
     def reach(self, offsets: Offsets) -> None:
-        """Note up to where records are applied."""
         with self._lock:
-            self._state, self._error, self._failures = "running", None, 0
+            self._state = "running"
+            self._failures.pass_by()
             self._progress.reach(offsets, self.clock())
 
     def count_batch(self, counts: dict[str, Any], seconds: float) -> None:
         self.counted.count_batch(self.name, counts, seconds)
         if counts.get("lost_dead_letters") or counts.get("dead_letters"):
             with self._lock:
-                self._lost_at = self.clock() if counts.get("lost_dead_letters") else None
+                self._failures.lost_at = self.clock() if counts.get("lost_dead_letters") else -math.inf
         if "lag" in counts:
             with self._lock:
                 lags = self._commit_lags
@@ -100,12 +97,11 @@ class ConsumerWatch:
                 lags.append((self.clock(), counts["lag"]))
 
     def fail(self, error: str, *, for_good: bool = False) -> None:
-        """Note a failure. ``for_good``: whether this was the last attempt."""
+        """Record a failure. ``for_good``: whether this was the last attempt."""
         self.counted.count_failure(self.name)
         with self._lock:
-            self._state, self._error, self._failed_at = "failed" if for_good else "failing", error, self.clock()
-            self._failing_since = self._failing_since if self._failures else self._failed_at
-            self._failures += 1
+            self._state = "failed" if for_good else "failing"
+            self._failures.add(error, self.clock())
 
     def stop(self) -> None:
         with self._lock:
@@ -115,55 +111,59 @@ class ConsumerWatch:
 
     @property
     def reached(self) -> Offsets | None:
-        """Up to where records are applied; None before the start."""
         with self._lock:
             return self._progress.reached
 
     def look(self, reached: Offsets, ends: Offsets, at: float) -> None:
-        """Note where the topics ended ``at`` a time, by the clock. ``reached``: for the count of what waits."""
+        """Record the ends of the topics at a time ``at``. ``reached``: the applied offsets, to count what waits."""
         with self._lock:
             self._progress.look(reached, ends, at)
-            if self._state == "failing" and not self._progress.open and at - self._failed_at > _PATIENCE:
-                self._state, self._error, self._failures = "running", None, 0  # nothing is there to advance by
+            if self._state == "failing" and not self._progress.open and at - self._failures.at > _PATIENCE:
+                self._state = "running"  # there are no records to advance by
+                self._failures.pass_by()
 
-    # ------------------------------------------------------------------ by anybody
+    # ------------------------------------------------------------------ by any thread
 
     def stalls(self) -> list[Stall]:
         """Return why this consumer is not healthy (I10)."""
         with self._lock:
-            now = self.clock()
-            found = list(self._stalls(now))
-        error = redacted(self._error) if self._error else None
-        stalls = [Stall(what, seconds, error=error, hangs=hangs) for what, seconds, hangs in found]
+            error = self._failures.error
+            stalls = [Stall(what, seconds, error=error, hangs=hangs) for what, seconds, hangs in self._stalls()]
+        if (rival := self.store.rival) is not None:
+            stalls.append(Stall(f"consumer {self.name}: another cache commits to its group", 0.0, error=rival))
+        if (bypassed := self.store.bypassed()) is not None:
+            seconds, why = bypassed
+            what = f"consumer {self.name}: its store is bypassed, and values come from the source"
+            stalls.append(Stall(what, seconds, error=redacted(why)))
         for table, (since, why) in self.set_aside().items():  # I12: at once, since only a person can help
             what = f"consumer {self.name}: table {table} is set aside"
             stalls.append(Stall(what, max(0.0, time.time() - since), error=redacted(why)))
         return stalls
 
-    def _stalls(self, now: float) -> Iterator[tuple[str, float, bool]]:
-        """Yield what, for how many seconds, and whether it hangs, so that a restart may help."""
-        name = f"consumer {self.name}"
-        # One that failed once may hang in its next attempt.
-        fails = now - self._failed_at <= self.stalled_after + self.apply_every
+    def _stalls(self) -> Iterator[tuple[str, float, bool]]:
+        """Yield each problem, its seconds, and whether it hangs, so that a restart may help."""
+        now = self.clock()
+        name, failures, progress = f"consumer {self.name}", self._failures, self._progress
+        # A consumer that failed once may hang in its next attempt.
+        fails = now - failures.at <= self.stalled_after + self.apply_every
         if self._state == "failed":
-            # Not by the liveness probe: a new process would refuse to start, and the consumers beside it end.
-            yield f"{name} has stopped; restart it", now - self._failed_at, False
+            # Not in the liveness probe: a new process would refuse to start, and end the other consumers.
+            yield f"{name} has stopped; restart it", now - failures.at, False
             return
-        failing = now - self._failing_since
-        if self._state == "failing" and (self._failures >= _LOOP or failing > _PATIENCE):
+        failing = now - failures.since
+        if self._state == "failing" and (failures.number >= _LOOP or failing > _PATIENCE):
             yield f"{name} fails again and again", failing, False
-        if self._lost_at is not None and now - self._lost_at < _LOSS_SHOWN:  # I12
-            yield f"{name} could not write dead letters; see its log", now - self._lost_at, False
-        if self._state == "starting" and now - self._begun > self.stalled_after:
-            yield f"{name} has not started; see its log", now - self._begun, not fails
+        if now - failures.lost_at < _LOSS_SHOWN:  # I12
+            yield f"{name} could not write dead letters; see its log", now - failures.lost_at, False
+        if self._state == "starting" and now - progress.begun > self.stalled_after:
+            yield f"{name} has not started; see its log", now - progress.begun, not fails
         if self._state in ("starting", "stopped"):
             return
-        progress = self._progress
         since = max(progress.open[0][0], progress.moved_at) if progress.open else now
         if now - since > self.stalled_after + self.apply_every:
             yield f"{name} makes no progress while {progress.waiting} records wait", now - since, not fails
         if now - progress.looked_at > self.stalled_after:
-            yield f"{name} cannot see the ends of its topics; see the brokers", now - progress.looked_at, False
+            yield f"{name} cannot look up the ends of its topics; see the brokers", now - progress.looked_at, False
 
     @property
     def is_ready(self) -> bool:
@@ -171,11 +171,11 @@ class ConsumerWatch:
             return self._state == "running"
 
     def uptime(self) -> float:
-        """Return the seconds since the process made this watch."""
-        return self.clock() - self._begun
+        """Return the seconds since this watch was created, at the start of the process."""
+        return self.clock() - self._progress.begun
 
     def lag(self) -> tuple[int, float] | None:
-        """Return the lag in records and in seconds, or None if it is not known."""
+        """Return the lag in records and in seconds, or None if unknown."""
         with self._lock:
             return self._progress.lag(self.clock())
 
@@ -190,21 +190,72 @@ class ConsumerWatch:
         lag = self.lag()
         with self._lock:
             found: dict[str, Any] = {"consumer": self.name, "state": self._state, "reached": self._progress.reached}
-            found |= {"error": redacted(self._error) if self._error else None}
+            found |= {"error": self._failures.error}
+        found["is_stalled"] = bool(self.stalls())
         found["dead_letters"] = self.counted.dead_letters(self.name)
+        found["history"] = list(map(list, self._progress.history.samples()))
         return found | {"lag_records": lag and lag[0], "lag_seconds": lag and round(lag[1], 1)}
 
 
+class WatchedStore:
+    """The servers of a cache. One thread looks at them; any thread asks for ``memory``: of each at the last answer."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.memory: Sequence[ServerMemory] = ()
+        self._clock = clock
+        # Why another cache seems to have the same group; assigned by the thread that looks.
+        self.rival: str | None = None
+        # Since when nothing is cached, and why: assigned at once, as `memory` is.
+        self._bypassed: tuple[float, str] | None = None
+
+    def look(self, memory: Sequence[ServerMemory] | Exception) -> None:
+        """Note the memory of each server, or why one does not answer."""
+        if isinstance(memory, Exception):
+            why = str(memory)
+        else:
+            self.memory = memory
+            why = "; ".join(f"{each.server}: {each}" for each in memory if each.is_full)
+        since = self._clock() if self._bypassed is None else self._bypassed[0]
+        self._bypassed = (since, why) if why else None
+
+    def bypassed(self) -> tuple[float, str] | None:
+        """Return for how many seconds readers cannot cache anything, and why; None if they can, or for a moment."""
+        known = self._bypassed
+        seconds = self._clock() - known[0] if known is not None else 0.0
+        return (seconds, known[1]) if known is not None and seconds > _STORE_PATIENCE else None
+
+
+class _Failures:
+    """The failures of a consumer since it last advanced. The owner's lock guards it.
+
+    ``since``, ``at``: times of the first and the last failure. ``lost_at``: when dead letters could last not be
+    written, unless one was written since.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.since, self.at, self.lost_at = 0.0, -math.inf, -math.inf
+        self.error: str | None = None
+
+    def add(self, error: str, now: float) -> None:
+        self.since = self.since if self.number else now
+        self.number, self.at, self.error = self.number + 1, now, redacted(error)
+
+    def pass_by(self) -> None:
+        self.number, self.error = 0, None
+
+
 class _Progress:
-    """How far a consumer has come, and where its topics ended when somebody looked. Whoever has it guards it."""
+    """How far a consumer has come, and the ends of its topics at the last look. The owner's lock guards it."""
 
     def __init__(self, now: float) -> None:
         self.reached: Offsets | None = None
-        self.moved_at = self.looked_at = now
+        self.begun = self.moved_at = self.looked_at = now
+        self.history = History()
         self.waiting: int | None = None
-        # Looks at the topics that found records which are not applied yet, the oldest first: when, and the ends.
+        # Looks at the topics that found records not applied yet, the oldest first: the time and the ends.
         self.open: deque[tuple[float, Offsets]] = deque()
-        # Everything that was on the topics then is applied; before the first such look, the start.
+        # Everything that was on the topics at this time is applied. Before the first such look, it is the start.
         self.complete = now
 
     def reach(self, offsets: Offsets, now: float) -> None:
@@ -219,6 +270,9 @@ class _Progress:
         self.open.append((at, ends))
         self._close(reached)
         self._close(self.reached or {})
+        if self.history.is_due(at):
+            applied = Totals(count_between({}, self.reached or reached), 0, 0)
+            self.history.add(at, time.time(), applied, (self.lag(at) or (0, None))[1])
         if len(self.open) > _LOOKS:
             self.open = deque([look for number, look in enumerate(self.open) if number % 2 == 0])
 
@@ -254,6 +308,8 @@ class ConsumersObserver(Collector):
     def report(self) -> dict[str, Any]:
         return {
             "name": self.name,
+            "format": FORMAT,
+            "version": __version__,
             "id": self._id,
             "addresses": sorted({watch.address.rpartition("@")[0] for watch in self.watches} - {""}),
             "consumers": [watch.report() for watch in self.watches],
@@ -270,7 +326,8 @@ class ConsumersObserver(Collector):
             if watch.tombstone_ttl is not None:
                 families[metrics.COMMIT_LAG].add_metric([watch.name], watch.commit_lag())
                 families[metrics.TOMBSTONE_TTL].add_metric([watch.name], watch.tombstone_ttl)
-            for server, used, limit, policy in watch.memory:
+                families[metrics.STORE_BYPASSED].add_metric([watch.name], float(watch.store.bypassed() is not None))
+            for server, used, limit, policy in watch.store.memory:
                 families[metrics.STORE_USED].add_metric([watch.name, server], used)
                 families[metrics.STORE_LIMIT].add_metric([watch.name, server, policy], limit)
             lag = watch.lag()

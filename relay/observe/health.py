@@ -20,12 +20,12 @@ _CHECKPOINT_EVERY = 10.0
 """Seconds between two checkpoints of an idle shard."""
 
 _IDLE_READS = 250
-"""Reads a second that the idle shards of a worker share."""
+"""Reads per second that the idle shards of a worker share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A shard, a source, or the worker (where both are None) without progress for ``seconds``.
+    """A shard, a source, or the worker itself (both None) that has made no progress for ``seconds``.
 
     ``hangs``: it neither advances nor fails, so a restart may help.
     """
@@ -48,10 +48,10 @@ def find_stalls(
     limit: float = STALLED_AFTER,
     liveness: Liveness | None = None,
 ) -> list[Stall]:
-    """Return everything that has made no progress for ``limit`` seconds, and everything that waits for a person.
+    """Return everything without progress for ``limit`` seconds, and everything that waits for a person.
 
     ``turned``: the monotonic time of the main loop's last turn, None before the first. ``now``: the monotonic time.
-    ``wall``: seconds since the epoch. ``liveness``: what earlier statuses have shown.
+    ``wall``: seconds since the epoch. ``liveness``: the progress seen in earlier statuses.
     """
     found: list[Stall] = []
     liveness = liveness or Liveness()
@@ -69,13 +69,13 @@ def find_stalls(
         more = f"; and {len(status.differences) - 3} more" if len(status.differences) > 3 else ""
         what = f"{'; '.join(status.differences[:3])}{more}. Give every worker the same config"
         found.append(Stall(what, now - liveness.differs_since))
-    # An open transaction holds up its readers until it times out.
+    # An open transaction holds up readers until it times out.
     late = limit + status.barrier_timeout
     unread = {p: now - at for p, at in status.checkpoints_read_at.items() if now - at > late}
     if unread:
-        # The end of a parent in them would never be seen, and its children never be read.
+        # The end of a parent in such a partition would go unseen, and its children would never be read.
         partitions = ", ".join(map(str, sorted(unread)))
-        what = f"topic {status.checkpoints} is not read to its end in partitions {partitions}; see the brokers"
+        what = f"topic {status.checkpoints} was not read to its end in partitions {partitions}; see the brokers"
         found.append(Stall(what, max(unread.values()), hangs=True))
     for source in status.sources:
         polls = list(_source_stalls(source, now, wall, limit, status.read_delay))
@@ -89,7 +89,7 @@ def find_stalls(
 
 def _commit_stall(status: WorkerStatus, uncommitted: Uncommitted, now: float, limit: float) -> Iterator[Stall]:
     is_fencing, seconds = bool(status.gained), now - uncommitted.since
-    # The previous owner's transaction may hold up the fence until it times out: a restart would not shorten that.
+    # The previous owner's transaction may hold up the fence until it times out; a restart would not shorten that.
     if seconds <= limit + (status.barrier_timeout if is_fencing else 0.0):
         return
     if is_fencing and not uncommitted.failures:
@@ -102,9 +102,9 @@ def _commit_stall(status: WorkerStatus, uncommitted: Uncommitted, now: float, li
 def _unadvanced(
     source: SourceView, status: WorkerStatus, liveness: Liveness, now: float, limit: float
 ) -> Iterator[Stall]:
-    """Yield the shards that no worker commits a checkpoint of, whoever owns them (I10)."""
+    """Yield the shards for which no worker commits a checkpoint, whoever owns them (I10)."""
     advances = liveness.advances.get(source.stream, {})
-    # Its owner may have been killed, and with many shards each is read rarely.
+    # Its owner may have been killed. With many shards, each is read rarely.
     late = limit + status.barrier_timeout + max(_CHECKPOINT_EVERY, len(advances) / _IDLE_READS)
     for shard, advance in advances.items():
         if now - advance.seen_at <= late:
@@ -118,33 +118,33 @@ def _unadvanced(
 
 def _source_stalls(source: SourceView, now: float, wall: float, limit: float, delay: float) -> Iterator[Stall]:
     name = source.stream.source
-    for shard, since, why in source.set_aside:  # I12: at once, since only a person can help
+    for shard, since, why in source.set_aside:  # I12: at once, because only a person can help
         what = "the shard waits for a person" if shard is not None else "the stream waits for a person"
         yield Stall(what, now - since, name, source.stream.label, shard, redacted(why))
     refused = {shard for shard, _, _ in source.set_aside}
-    for gap in source.pending_gaps:  # I12: whichever worker has met it
+    for gap in source.pending_gaps:  # I12: whichever worker has found it
         if gap["shard"] not in refused:
             what = f"gap {gap['id']} waits for a person"
             yield Stall(what, max(0.0, wall - gap["found_at"]), name, gap["stream"], gap["shard"], gap["reason"])
     for table, why in source.left_out.items():
-        if source.plan is not None and table in source.plan.keys:  # I12: it was relayed
+        if source.plan is not None and table in source.plan.keys:  # I12: the table was relayed before
             yield Stall(f"table {table} is not relayed", 0.0, name, source.stream.label, error=f"The table {why}")
-    # A shard that waits for its parents is not open, so it is not stalled.
+    # A shard that waits for its parents is not open, so it does not stall.
     for stream, shard, poll in source.polls():
-        # Many shards share the reads of a worker, so the next one may be due late.
+        # Many shards share the reads of a worker, so the next read may be due late.
         if now - poll.polled > limit + poll.wait + delay:
             error = redacted(poll.error) if poll.error else None
             what = "no successful poll of the shard"
             hangs = poll.reading_since is not None and now - poll.reading_since > limit + _LONGEST_READ
             yield Stall(what, now - poll.polled, name, stream.label, shard, error, hangs)
-    # I10: nothing of it is read, so no poll can be late.
+    # I10: no part of it is read, so no poll can be late.
     if source.held_up_since is not None and (held_up := wall - source.held_up_since) > _LISTING_INTERVAL + limit:
         yield Stall("the source cannot be planned, or connected to its stream", held_up, name, source.stream.label)
     if source.plan is not None:
-        # Without a listing no shard is opened, and the children of ended shards are never found.
-        age = wall - (source.listed_at or source.listing_wanted_at)
-        # The age counts from the beginning of the last listing, to the end of the next.
-        if age > _LISTING_INTERVAL + limit + 2 * source.listing_took:
+        # Without a listing, no shard is opened, and children of ended shards are never found.
+        age = wall - (source.listing.at or source.listing.wanted_at)
+        # The age counts from the beginning of the last listing to the end of the next.
+        if age > _LISTING_INTERVAL + limit + 2 * source.listing.took:
             yield Stall("the shards of the source cannot be listed", age, name, source.stream.label)
 
 

@@ -1,17 +1,32 @@
-"""The last 15 minutes of a worker in a ring: 180 samples, one in 5 s, however many sources and shards there are."""
+"""Recent history, in rings that outlive the process in a file: samples of 15 minutes, and the last events."""
 
+import logging
+import os
+import time
 from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event as Signal
+from threading import Thread
 from typing import NamedTuple
+
+import orjson
+
+from relay.config.hidden import redacted
+from relay.errors import with_file
+
+log = logging.getLogger(__name__)
 
 INTERVAL = 5.0
 """Seconds from one sample to the next."""
 
 KEPT = 180
-"""Samples that are kept. One takes some 200 bytes, and 45 in ``/status.json``."""
+"""The number of samples kept. One takes about 200 bytes in memory, and 45 in ``/status.json``."""
 
 
 class Totals(NamedTuple):
-    """Counted since the start of the worker. ``latency``: the sum of the latencies of ``pages``, in seconds."""
+    """Counts since the start of the worker. ``latency``: the sum of the latencies of ``pages``, in seconds."""
 
     changes: float
     latency: float
@@ -21,8 +36,8 @@ class Totals(NamedTuple):
 class Sample(NamedTuple):
     """``at``: seconds since the epoch. ``rate``: changes published a second since the last sample.
 
-    ``lag``: seconds of the shard that is furthest behind among those open in this worker, or None without one.
-    ``latency``: mean seconds from the commit in the database to the publishing, or None if nothing was published.
+    ``lag``: seconds of the open shard in this worker that is furthest behind, or None without one. ``latency``: mean
+    seconds from commit in the database to publishing, or None if nothing was published.
     """
 
     at: int
@@ -31,19 +46,37 @@ class Sample(NamedTuple):
     latency: float | None
 
 
+EVENTS = 20
+"""The number of events kept."""
+
+_LEVELS = ("warning", "error", "critical")
+_OF_KAFKA = "relay.kafka.librdkafka"  # Kafka's client logs many lines, and the relay reports their consequences
+_LONGEST_EVENT = 400  # characters
+_KEPT_EVERY = 10.0  # seconds
+_PATIENCE = 2.0  # seconds to wait for the disk at the end
+
+
+class Event(NamedTuple):
+    """``at``: seconds since the epoch. ``kind``: the event of the log line, or its level if it has none."""
+
+    at: float
+    kind: str
+    what: str
+
+
 class History:
-    """Only the worker's thread adds; any thread may take a copy."""
+    """The last 180 samples of the whole worker. One thread adds samples; any thread may copy them."""
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._last: tuple[float, Totals] | None = None
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time for a sample, ``now`` in monotonic seconds."""
+        """Whether it is time for a sample. ``now``: monotonic seconds."""
         return self._last is None or now - self._last[0] >= INTERVAL
 
     def add(self, now: float, wall: float, totals: Totals, lag: float | None) -> None:
-        """Add a sample; the first call only notes the totals. ``wall``: seconds since the epoch."""
+        """Add a sample; the first call only stores the totals. ``wall``: seconds since the epoch."""
         if self._last is not None:
             then, before = self._last
             changes, latency, pages = (new - old for new, old in zip(totals, before, strict=True))
@@ -55,3 +88,90 @@ class History:
     def samples(self) -> list[Sample]:
         """Return the samples, the oldest first."""
         return list(self._samples.copy())
+
+    def restore(self, samples: Iterable[Sample]) -> None:
+        """Put the ``samples`` of an earlier process before the present ones."""
+        self._samples.extendleft(reversed([*samples][-KEPT:]))
+
+
+class Recent(logging.Handler):
+    """The recent history of a process: samples, and the log lines that matter to whoever is on call.
+
+    Those lines are warnings, and lines with an ``event`` as extra.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.history = History()
+        self._events: deque[Event] = deque(maxlen=EVENTS)  # the handler's lock guards additions
+
+    def emit(self, record: logging.LogRecord) -> None:
+        is_warning = record.levelno >= logging.WARNING and record.name != _OF_KAFKA
+        if not (is_warning or hasattr(record, "event")):
+            return
+        try:
+            what = with_file(str(redacted(record.getMessage())))[:_LONGEST_EVENT]
+        except Exception:  # a line that cannot be formatted must not disturb the code that logs it
+            self.handleError(record)
+            return
+        # Half a surrogate pair, which a path may contain, is not valid JSON.
+        what = what.encode(errors="replace").decode()
+        self.add([Event(round(record.created, 3), getattr(record, "event", record.levelname.lower()), what)])
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Add events, the oldest first. A repeated warning is kept once, with its last time."""
+        for event in events:
+            for same in [each for each in self._events if each[1:] == event[1:] and each.kind in _LEVELS]:
+                self._events.remove(same)
+            self._events.append(event)
+
+    def events(self) -> list[Event]:
+        """Return the last events, the oldest first."""
+        return list(self._events.copy())
+
+    @contextmanager
+    def kept_in(self, file: Path | None) -> Iterator[None]:
+        """Record what the relay logs, after the history that an earlier process left in ``file``, and save it there.
+
+        Without a usable file, the history ends with the process.
+        """
+        relays, over = logging.getLogger("relay"), Signal()
+        thread = Thread(target=self._keep, args=(file, over), name="history", daemon=True)
+        if file is not None:
+            self._restore(file)
+            thread.start()
+        relays.addHandler(self)
+        try:
+            yield
+        finally:
+            relays.removeHandler(self)
+            over.set()
+            if file is not None:
+                thread.join(_PATIENCE)
+
+    def _restore(self, file: Path) -> None:
+        try:
+            found = orjson.loads(file.read_bytes())
+            samples = [Sample(*each) for each in found["history"]]
+            self.add([Event(float(at), str(kind), str(what)) for at, kind, what in found["events"]])
+            self.history.restore([each for each in samples if each.at > time.time() - INTERVAL * KEPT])
+        except FileNotFoundError:
+            log.debug("%s: no earlier process has left a history there", file)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            log.info("%s: cannot use the history that the last process left there: %s", file, error)
+
+    def _keep(self, file: Path, over: Signal) -> None:
+        """Write it every few seconds, in a thread of its own: a disk may hang."""
+        is_over, draft, failed = False, file.with_suffix(".draft"), False  # the port is this process's alone
+        while not is_over:
+            is_over = over.wait(_KEPT_EVERY)
+            known = {"history": self.history.samples(), "events": self.events()}
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                draft.write_bytes(orjson.dumps(known, default=list))
+                os.replace(draft, file)
+                failed = False
+            except OSError as error:  # such as a disk that is full for now
+                if not failed:
+                    log.info("the history on the status page would not outlive this process: %s", error)
+                failed = True

@@ -1,4 +1,4 @@
-"""What has advanced, and when. It lives as long as the process, so that no recovery resets it (I10)."""
+"""What has advanced, and when. It lives as long as the process, so no recovery resets it (I10)."""
 
 import math
 import time
@@ -9,9 +9,9 @@ from relay.observe.status import SourceView, WorkerStatus
 from relay.records import StreamId
 
 _MOOT_AFTER = 30.0
-"""Seconds after which a failed commit no longer counts if nothing waits: an open shard has a checkpoint every ten."""
+"""Seconds after which a failed commit no longer counts if nothing waits: an open shard makes a checkpoint every ten."""
 
-_LOOK_EVERY = 5.0  # seconds; it takes some milliseconds with 10,000 shards
+_LOOK_EVERY = 5.0  # seconds; a look takes some milliseconds with 10,000 shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Uncommitted:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """When this process first saw the newest checkpoint of a shard, which was made at ``updated_at``, if it has one."""
+    """When this process first saw the newest checkpoint of a shard, made at ``updated_at``; None without one."""
 
     updated_at: float | None
     seen_at: float
 
 
 class Liveness:
-    """The worker's thread calls the methods. Any thread reads the attributes, whose values never change.
+    """What has advanced. The worker's thread calls the methods; any thread reads the attributes.
 
-    ``uncommitted``: None if nothing waits for a commit. ``advances``: all workers' shards that may be read and have not
-    ended. ``differs_since``: since when another worker has other sources than this one. ``started``: when this
-    process began, and ``turned`` its main loop the last turn, None before the first. ``clock``: monotonic seconds.
+    ``uncommitted``: None if nothing waits for a commit. ``advances``: the unfinished readable shards of all workers.
+    ``differs_since``: since when another worker has had other sources. ``started``: when this process began.
+    ``turned``: when the main loop last began a turn, or None. ``clock``: monotonic seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,28 +60,27 @@ class Liveness:
 
     @property
     def failures(self) -> int:
-        """How many commits have failed since the last one that succeeded."""
+        """The number of failed commits since the last successful one."""
         return self.uncommitted.failures if self.uncommitted is not None else 0
 
     def turn(self, *, waits: bool) -> None:
-        """Note that the main loop begins a turn, and whether something waits for a commit now."""
+        """Record that the main loop begins a turn, and whether anything waits for a commit."""
         known, self.turned = self.uncommitted, (now := self.clock())
         if known is None:
             self.uncommitted = Uncommitted(now) if waits else None
         elif not waits and now - known.failed_at > _MOOT_AFTER:
-            self.uncommitted = None  # Kafka had it after all, or another worker commits it
+            self.uncommitted = None  # Kafka had committed it after all, or another worker commits it
 
     def committed(self) -> None:
         self.uncommitted = None
 
     def failed(self, why: str) -> None:
-        """Count a transaction that, as far as is known, was not committed, and note ``why``."""
+        """Count a transaction that was probably not committed, with the reason ``why``."""
         now = self.clock()
         since = self.uncommitted.since if self.uncommitted is not None else now
         self.uncommitted = Uncommitted(since, self.failures + 1, now, why)
 
     def look(self, status: WorkerStatus) -> None:
-        """Note what has advanced since the last look."""
         now = self.clock()
         if not status.differences:
             self.differs_since = None

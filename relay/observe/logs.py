@@ -4,8 +4,8 @@ import logging
 
 import orjson
 
-from relay.config.fields import iso_time
 from relay.config.hidden import redacted
+from relay.config.value_types import iso_time
 from relay.errors import with_file
 
 

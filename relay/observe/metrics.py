@@ -4,7 +4,7 @@ Add a metric here and there; a test compares the two. Counters are incremented o
 change. Gauges are computed from the status at each scrape (``relay.observe.observer``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -20,7 +20,7 @@ _LATENCY_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``name``: as exposed, with its unit; a counter's ends in ``_total``. ``buckets``: for a histogram."""
+    """A metric. ``name``: as exposed, with its unit; a counter's ends in ``_total``. ``buckets``: for a histogram."""
 
     name: str
     help: str
@@ -59,7 +59,7 @@ READS_FAILED = Metric(
 CLOCKS = Metric(
     "relay_clock_disagreements_total",
     "Changes with an earlier time at the source than a preceding change of their shard or its parents. Their tokens "
-    "got the later time, so that order by time and by position agree.",
+    "carry the later time, so that time and position give the same order.",
 )
 COMMIT = Metric("relay_commit_seconds", "Duration of a transaction's commit.", (), buckets=_COMMIT_BUCKETS)
 LATENCY = Metric(
@@ -70,27 +70,25 @@ LATENCY = Metric(
 )
 LAG = Metric(
     "relay_lag_seconds",
-    "The time since everything that the source had shown was published, of the shard of all workers that is furthest "
-    "behind; since the source was planned while nothing is. An idle source shows up to 15 s, the time between two "
-    "checkpoints.",
+    "How long ago everything that the source then showed was published, for the shard that is furthest behind over "
+    "all workers; before anything is published, the time since the source was planned. An idle source shows up to 15 "
+    "s, the time between two checkpoints.",
 )
-SHARD_LAG = Metric(
-    "relay_shard_lag_max_seconds", "The lag of the shard that is furthest behind among those open in this worker."
-)
+SHARD_LAG = Metric("relay_shard_lag_max_seconds", "The lag of the open shard in this worker that is furthest behind.")
 WATERMARK = Metric(
     "relay_low_watermark_timestamp_seconds",
     "Every change committed at the source before this time is on its topic. Absent while it is unknown.",
 )
 OPEN = Metric("relay_open_shards", "Shards and snapshot segments that this worker is reading.")
 UNFINISHED = Metric(
-    "relay_unfinished_shards", "Shards that are listed or planned and not read to their end, over all workers."
+    "relay_unfinished_shards", "Shards, over all workers, that are listed or planned but not read to their end."
 )
 PARTITIONS = Metric("relay_owned_partitions", "Checkpoint partitions that this worker owns, of 64.", ())
 PENDING_GAPS = Metric(
-    "relay_pending_gaps", "Gaps that a person has to decide about, over all workers. Their shards wait."
+    "relay_pending_gaps", "Gaps, over all workers, that wait for a person's decision. Their shards wait, too."
 )
 SET_ASIDE = Metric(
-    "relay_set_aside", "Shards of this worker, segments of snapshots, and sources, that are not read; the others go on."
+    "relay_set_aside", "Sources, shards of this worker and snapshot segments that are not read; the others go on."
 )
 SNAPSHOT_READ = Metric(
     "relay_snapshot_rows_read",
@@ -109,7 +107,7 @@ CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(each, Met
 
 
 class Metrics:
-    """The counters of one worker, in a registry of their own.
+    """The counters of one worker, in their own registry.
 
     The worker's thread calls the methods; any thread may read the registry, whose counters have their own locks.
     ``count_page``, ``count_gap`` and ``count_dead_letter`` take effect when the open transaction is committed.
@@ -117,42 +115,44 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._changes, self._bytes, self._records, self._retried, self._transactions, self._fenced = (
-            metric.counter(self.registry) for metric in (CHANGES, BYTES, RECORDS, RETRIED, TRANSACTIONS, FENCED)
-        )
-        self._gaps, self._dead_letters, self._failed, self._clocks = (
-            metric.counter(self.registry) for metric in (GAPS, DEAD_LETTERS, READS_FAILED, CLOCKS)
-        )
+        self._counters = {
+            metric: metric.counter(self.registry)
+            for metric in (
+                CHANGES, BYTES, RECORDS, RETRIED, TRANSACTIONS, FENCED, GAPS, DEAD_LETTERS, READS_FAILED, CLOCKS,
+            )
+        }  # fmt: skip
         self._commit, self._latency = COMMIT.histogram(self.registry), LATENCY.histogram(self.registry)
         # What was published since the start, over all sources.
         self.totals = Totals(0.0, 0.0, 0.0)
-        # Increments to apply when the open transaction is committed. Only the worker's thread uses it.
+        # The same, by source and table. Only the worker's thread adds to it.
+        self.tables: dict[tuple[str, str], int] = {}
+        # Increments to apply once the open transaction is committed. Only the worker's thread uses them.
         self._pending: list[Callable[[], None]] = []
         for outcome in ("committed", "aborted"):
-            self._transactions.labels(outcome)
+            self._counters[TRANSACTIONS].labels(outcome)
 
     def dead_letters(self) -> dict[str, int]:
-        """Return how many there were since the start, by source."""
-        [family] = self._dead_letters.collect()
+        """Return the number of dead letters since the start, by source."""
+        [family] = self._counters[DEAD_LETTERS].collect()
         return {each.labels["source"]: int(each.value) for each in family.samples if each.name.endswith("_total")}
 
     def add_source(self, name: str) -> None:
-        """Expose the counters of a source at 0 from the start, so that the first increase is visible as one."""
-        for counter in (
-            self._changes, self._bytes, self._records, self._retried, self._dead_letters, self._failed, self._latency,
-            self._clocks,
-        ):  # fmt: skip
-            counter.labels(name)
+        """Expose the counters of a source at 0 from the start, so that the first increase is visible."""
+        for metric in (CHANGES, BYTES, RECORDS, RETRIED, DEAD_LETTERS, READS_FAILED, CLOCKS):
+            self._counters[metric].labels(name)
+        self._latency.labels(name)
 
     def count_read(self, source: str, page: ReadResult | RelayError) -> None:
-        """Count a read of a shard, or of a segment of a snapshot."""
         if isinstance(page, Unreadable | RelayError):
-            self._failed.labels(source).inc()
-        elif isinstance(page, Page) and page.records:
-            self._records.labels(source).inc(page.records)
+            self._counters[READS_FAILED].labels(source).inc()
+        elif isinstance(page, Page) and page.counts.records:
+            self._counters[RECORDS].labels(source).inc(page.counts.records)
 
-    def count_page(self, source: str, page: Page, size: int) -> None:
-        """Count the changes of ``page``, with ``size`` bytes of values, as part of the open transaction."""
+    def count_page(self, source: str, page: Page, size: int, tables: Mapping[tuple[str, str], int]) -> None:
+        """Count the changes of ``page``, with ``size`` bytes of values, as part of the open transaction.
+
+        ``tables``: the number of changes of each table.
+        """
         changes = len(page.changes)
         oldest = page.changes[0]
         latency = None
@@ -160,11 +160,13 @@ class Metrics:
             latency = max(0.0, (oldest.relayed_at - oldest.committed_at) / 1_000_000)
 
         def count() -> None:
-            self._changes.labels(source).inc(changes)
-            self._bytes.labels(source).inc(size)
-            self._clocks.labels(source).inc(page.behind)
+            self._counters[CHANGES].labels(source).inc(changes)
+            self._counters[BYTES].labels(source).inc(size)
+            self._counters[CLOCKS].labels(source).inc(page.counts.behind)
             if latency is not None:
                 self._latency.labels(source).observe(latency)
+            for table, number in tables.items():
+                self.tables[table] = self.tables.get(table, 0) + number
             before = self.totals
             self.totals = Totals(
                 before.changes + changes, before.latency + (latency or 0.0), before.pages + (latency is not None)
@@ -173,30 +175,26 @@ class Metrics:
         self._pending.append(count)
 
     def count_gap(self, source: str, reason: str) -> None:
-        # I11: a reason may end in the name of a table, which would be a series of its own.
-        self._pending.append(self._gaps.labels(source, reason.partition(": ")[0]).inc)
+        # I11: a reason may end in the name of a table, and each text would be a separate series.
+        self._pending.append(self._counters[GAPS].labels(source, reason.partition(": ")[0]).inc)
 
     def count_dead_letter(self, source: str) -> None:
-        self._pending.append(self._dead_letters.labels(source).inc)
+        self._pending.append(self._counters[DEAD_LETTERS].labels(source).inc)
 
     def count_commit(self, seconds: float) -> None:
-        """Count the commit of the open transaction, which took ``seconds``, and everything in it."""
-        self._transactions.labels("committed").inc()
+        self._counters[TRANSACTIONS].labels("committed").inc()
         self._commit.observe(seconds)
         for count in self._pending:
             count()
         self._pending.clear()
 
     def count_abort(self) -> None:
-        """Count the abort of the open transaction, and drop the counts of its content."""
-        self._transactions.labels("aborted").inc()
+        self._counters[TRANSACTIONS].labels("aborted").inc()
         self._pending.clear()
 
     def count_retry(self, source: str) -> None:
-        """Count a page that is published again after an abort."""
-        self._retried.labels(source).inc()
+        self._counters[RETRIED].labels(source).inc()
 
     def count_fencing(self) -> None:
-        """Count a start-over after a transaction of unknown outcome, and drop the counts of its content."""
-        self._fenced.inc()
+        self._counters[FENCED].inc()
         self._pending.clear()

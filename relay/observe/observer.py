@@ -7,37 +7,36 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from relay import __version__
+from relay.config.value_types import iso_time
 from relay.observe import health, metrics
-from relay.observe.bars import SnapshotBars
-from relay.observe.history import History
+from relay.observe.history import Recent
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metric, Metrics
-from relay.observe.report import report
 from relay.observe.status import SourceView, WorkerStatus
+from relay.observe.status_json import FORMAT, report
 
 _STATUS_INTERVAL = 1.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Observer(Collector):
-    """``file``: the config's, for commands that are shown.
+    """Passes the state of one worker to HTTP. ``file``: the config file, for commands in messages.
 
-    ``keeps_status``: whether somebody can ask for the status; without it, only the counters are kept.
-    ``stalled_after``: seconds, see ``health``. ``clock``: monotonic seconds, the same clock as the reader pool's.
-    ``wall``: seconds since the epoch.
+    ``keeps_status``: whether somebody can ask for the status; otherwise only counters are kept. ``stalled_after``:
+    seconds, see ``health``. ``clock``: returns monotonic seconds, as the reader pool's does. ``wall``: returns seconds
+    since the epoch.
     """
 
-    name: str
-    worker: int = 0
-    _: KW_ONLY
+    name: str = field(kw_only=False)
+    worker: int = field(default=0, kw_only=False)
     file: str = "relay.yaml"
     keeps_status: bool = False
     stalled_after: float = health.STALLED_AFTER
@@ -45,31 +44,26 @@ class Observer(Collector):
     wall: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        # As `relay status` calls the members of the group.
+        # The name that `relay status` gives to this member of the group.
         self.process = f"{socket.gethostname()}/{os.getpid()}"
-        self.id = uuid4().hex  # containers may share the name of their machine, and each process has id 1
-        # The other workers and the consumers of this relay, as the HTTP threads ask them.
+        self.id = uuid4().hex  # containers may share a machine's name, and each process has id 1
+        # The other workers and the consumers of this relay, for HTTP threads to ask.
         self.others: Callable[[], list[dict[str, Any]]] = list
         self.metrics = Metrics()
         self.liveness = Liveness(clock=self.clock)
-        self.history = History()
-        # The progress bars of snapshots, if stderr is a terminal. Only the worker's thread uses them.
-        self.bars: SnapshotBars | None = None
-        # Shared: the worker's thread replaces it, and any thread reads it. Assignment is atomic, and a status never
+        self.recent = Recent()
+        # Shared: the worker's thread replaces it, and any thread reads it. Assignment is atomic and a status never
         # changes, so no lock is needed.
         self._status: WorkerStatus | None = None
         # Only the worker's thread uses it.
         self._taken = 0.0
-        self.metrics.registry.register(self)
-
-    @property
-    def registry(self) -> CollectorRegistry:
-        return self.metrics.registry
+        self.registry = self.metrics.registry
+        self.registry.register(self)
 
     def begin_turn(self, take: Callable[[], WorkerStatus], *, waits: bool) -> None:
-        """Record that the main loop begins a turn, and ``take`` a new status every second. For the worker's thread.
+        """Record a turn of the main loop, and ``take`` a new status every second. For the worker's thread.
 
-        ``waits``: whether something has to be committed.
+        ``waits``: whether anything waits for a commit.
         """
         now = self.clock()
         self.liveness.turn(waits=waits)
@@ -77,11 +71,11 @@ class Observer(Collector):
             self._taken = now
             self._status = take()
             self.liveness.look(self._status)
-            if self.history.is_due(now):
+            if self.recent.history.is_due(now):
                 wall = self.wall()
-                # Of the shard that is furthest behind among those open in this worker.
+                # Of the open shard in this worker that is furthest behind.
                 lag = max((lag for each in self._status.sources for lag in _shard_lags(each, wall)), default=None)
-                self.history.add(now, wall, self.metrics.totals, lag)
+                self.recent.history.add(now, wall, self.metrics.totals, lag)
 
     def stalls(self) -> list[health.Stall]:
         """Return everything without progress (I10). Safe from any thread, as are the methods below."""
@@ -95,16 +89,29 @@ class Observer(Collector):
         status, _, now, wall = self._observe()
         return {
             "name": self.name,
+            "format": FORMAT,
             "worker": self.worker,
             "process": self.process,
             "id": self.id,
             "config": self.file,
             **report(status, now, wall),
+            "version": __version__,
+            "uptime_seconds": round(now - self.liveness.started, 1),
+            "tables": self._tables(status),
             "dead_letters": self.metrics.dead_letters(),
-            "history": list(map(list, self.history.samples())),
+            "history": list(map(list, self.recent.history.samples())),
+            "events": [{**each._asdict(), "at": iso_time(each.at)} for each in self.recent.events()],
             "stalls": list(map(asdict, self.stalls())),
             "not_ready": self.not_ready_reasons(),
         }
+
+    def _tables(self, status: WorkerStatus | None) -> list[dict[str, Any]]:
+        """Return the topic of each table, and how many changes this worker has published there since it started."""
+        topics, published = status.topics if status is not None else {}, self.metrics.tables
+        return [
+            {"source": source, "table": table, "topic": topic, "changes": published.get((source, table), 0)}
+            for (source, table), topic in topics.items()
+        ]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         status, turned, now, wall = self._observe()
@@ -136,7 +143,7 @@ def _shard_lags(source: SourceView, wall: float) -> Iterator[float]:
     return (lag for shard in source.open if (lag := source.shard_lag(shard, wall)) is not None)
 
 
-# Per source: takes the monotonic and the wall clock time; None leaves the gauge out.
+# The value of a gauge per source, from the monotonic and the wall clock time; None leaves the gauge out.
 _OF_SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.LAG: lambda source, now, wall: source.lag(wall),
     metrics.SHARD_LAG: lambda source, now, wall: max(_shard_lags(source, wall), default=None),
@@ -148,5 +155,5 @@ _OF_SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.SNAPSHOT_READ: lambda source, now, wall: source.rows[0] if source.rows else None,
     metrics.SNAPSHOT_ROWS: lambda source, now, wall: source.rows[1] if source.rows else None,
     metrics.POLL_AGE: lambda source, now, wall: max((now - poll.polled for _, _, poll in source.polls()), default=None),
-    metrics.LISTING_AGE: lambda source, now, wall: max(0.0, wall - source.listed_at) if source.listed_at else None,
+    metrics.LISTING_AGE: lambda source, now, wall: max(0.0, wall - source.listing.at) if source.listing.at else None,
 }

@@ -7,6 +7,7 @@ const MOST_DRAWN = 150; // shards of a source
 let status = null;
 let answered = null; // when, by this browser's clock
 let trouble = null;
+let counted = []; // of the last minute: when, and how many changes each table has had
 
 const STATES = {
   stalled: ["▲", "stalled"], gap: ["✂", "at a gap"], gone: ["✕", "lost"], retrying: ["↻", "retrying"], behind: ["»", "catching up"],
@@ -38,14 +39,18 @@ const badge = (state) => h("span", { class: `badge ${state}` }, h("span", { "ari
 function problem(each) {
   const since = [each.seconds !== null && `For ${span(each.seconds)}`, each.where && `in ${each.where}`].filter(Boolean).join(", ");
   return h("li", { class: each.colour === "bad" ? "bad" : "warn", "data-key": `problem ${each.what} ${each.where}` },
-    h("h3", {}, each.what), h("p", {}, [since && `${since}. `, each.reason]), each.commands.map(command));
+    h("h3", {}, each.what), h("p", {}, [since && `${since}. `, each.reason]), each.commands.map(command),
+    each.alert && h("p", { class: "note" }, `Runbook: alert ${each.alert}`));
 }
+
+const sample = ([at, rate, lag, latency]) => ({ at, rate, lag, latency });
+const asOf = () => Date.parse(status.at) / 1000;
 
 function history() {
   // Samples of several workers that fall into the same few seconds are one.
   const slots = new Map();
   for (const worker of status.workers) {
-    for (const [at, rate, lag, latency] of worker.history) {
+    for (const { at, rate, lag, latency } of worker.history.map(sample)) {
       const slot = Math.floor(at / EVERY);
       const sum = slots.get(slot) || { at: slot * EVERY, rate: 0, lag: null, latency: null };
       sum.rate += rate;
@@ -58,8 +63,7 @@ function history() {
 }
 
 function charts() {
-  const samples = history();
-  const now = Date.parse(status.at) / 1000;
+  const [samples, now] = [history(), asOf()];
   return h("section", { class: "charts", "aria-label": "The last 15 minutes" },
     chart("Lag of the slowest shard", samples, now, "lag", span),
     chart("Changes per second", samples, now, "rate", count),
@@ -75,28 +79,58 @@ function table(columns, rows) {
 
 const link = (url, name) => (url ? h("a", { href: `${url}/` }, name) : name);
 
+function spark(title, samples) {
+  const { drawing, peak } = curve(title, samples, asOf(), "lag", span);
+  return peak === "–" ? peak : h("span", { class: "spark" }, drawing, h("small", {}, ` peak ${peak}`));
+}
+
 function processes() {
   const workers = status.workers.map((worker) => ({ attributes: { "data-key": `worker ${worker.process}` }, cells: [
     [link(worker.url, worker.name), worker.url ? null : " (this page)"], whole(worker.process),
     worker.stalls.some((stall) => !isAtGap(stall)) ? badge("stalled") : h("span", { class: `badge ${worker.not_ready.length ? "listed" : "current"}` },
       worker.not_ready.length ? "○ not ready" : "● makes progress"),
     worker.group ? `${worker.group.owned} of ${worker.group.partitions} partitions` : "–",
-    many(worker.open, "shard"),
+    many(worker.open, "shard"), span(worker.uptime_seconds), worker.version,
   ] }));
-  const state = (each) => each.state === "running" ? (each.lag_seconds > BEHIND ? badge("behind") : badge("current"))
+  const state = (each) => each.is_stalled ? badge("stalled") : each.state === "running" ? (each.lag_seconds > BEHIND ? badge("behind") : badge("current"))
     : h("span", { class: `badge ${each.state === "stopped" ? "finished" : "stalled"}` }, each.state);
   const consumers = status.consumers.map((each) => ({ attributes: { "data-key": `consumer ${each.url} ${each.consumer}` },
     cells: [
       h("a", { href: `${each.url}/status.json` }, each.consumer),
       state(each),
-      span(each.lag_seconds), each.lag_records === null ? "–" : many(each.lag_records, "record"),
+      span(each.lag_seconds),
+      spark(`Lag of ${each.consumer}`, each.history.map(sample)),
+      each.lag_records === null ? "–" : many(each.lag_records, "record"),
       each.error ? beginning(each.error, 100) : "–",
     ] }));
   return [
-    h("section", {}, h("h2", {}, "Workers"), table(["Worker", "Process", "State", "Owns", "Reads"], workers)),
+    h("section", {}, h("h2", {}, "Workers"), table(["Worker", "Process", "State", "Owns", "Reads", "Runs for", "Version"], workers)),
     consumers.length ? h("section", {}, h("h2", {}, "Consumers"),
-      table(["Consumer", "State", "Lag", "Waiting", "Last error"], consumers)) : null,
+      table(["Consumer", "State", "Lag", `Lag, ${MINUTES} min`, "Waiting", "Last error"], consumers)) : null,
   ];
+}
+
+const nameOf = (each) => `${each.source}/${each.table}`;
+
+function tables() {
+  const rate = (each) => {
+    const then = counted.find((earlier) => earlier.changes.has(nameOf(each)));
+    const more = each.changes - then.changes.get(nameOf(each));
+    return then.at < asOf() && more >= 0 ? count(more / (asOf() - then.at)) : "–"; // less: a worker has begun again
+  };
+  const rows = status.tables.map((each) => ({ attributes: { "data-key": `table ${nameOf(each)}` }, cells: [
+    each.table, each.source, h("code", {}, each.topic), rate(each), count(each.changes),
+    command(each.look),
+  ] }));
+  return rows.length ? h("section", {}, h("h2", {}, "Tables"),
+    table(["Table", "Source", "Topic", "Changes a second", "Since the start", "Its last changes"], rows)) : null;
+}
+
+function events() {
+  const rows = status.events.map((each) => ({ attributes: { "data-key": `event ${each.at} ${each.what}` },
+    cells: [time(each.at), each.worker, each.kind, each.what] }));
+  return rows.length ? h("section", { class: "events" }, h("h2", {}, "Last events"),
+    table(["When", "Worker", "Kind", "What"], rows)) : null;
 }
 
 // ------------------------------------------------------------------ the lineage of a source
@@ -166,6 +200,8 @@ function sourceSection(source, stalled) {
   const unfinished = shards.filter((shard) => !ended(shard)).sort((a, b) => rank(a) - rank(b));
   const over = shards.filter(ended);
   const snapshot = source.snapshot;
+  const names = new Set(shards.map((shard) => shard.shard));
+  const hasLineage = shards.some((shard) => shard.parents.some((name) => names.has(name)));
   return h("section", { "data-key": `source ${source.source}` },
     h("h2", {}, source.source),
     h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
@@ -173,7 +209,7 @@ function sourceSection(source, stalled) {
       h("progress", { max: Math.max(snapshot.rows_estimated, snapshot.rows_read, 1), value: snapshot.rows_read,
         "aria-label": "rows of the snapshot" }),
       ` ${count(snapshot.rows_read)} of about ${many(snapshot.rows_estimated, "row")}`),
-    shards.length ? [legend(shards, stalled), lineage(shards, stalled), table(columns, unfinished.map(row)),
+    shards.length ? [shards.length > 1 && legend(shards, stalled), hasLineage && lineage(shards, stalled), table(columns, unfinished.map(row)),
       over.length ? h("details", {}, h("summary", {}, `${many(over.length, "shard")} read to ${over.length === 1 ? "its" : "their"} end`),
         table(columns, over.map(row))) : null]
       : h("p", { class: "note" }, "No shards are listed yet."));
@@ -190,11 +226,13 @@ function render() {
     h("header", {},
       h("h1", {}, "relay ", h("b", {}, status.name)),
       h("p", { class: `overall ${status.colour}`, role: "status" }, h("strong", {}, status.state), ` ${status.sentence}`),
-      h("p", { class: "note" }, trouble ? `No answer for ${span(age)}: ${trouble}. This is the status of ` : "As of ", time(status.at))),
+      h("p", { class: "note" }, trouble ? `No answer for ${span(age)}: ${trouble}. This is the status of ` : "As of ", time(status.at),
+        ` ${Intl.DateTimeFormat().resolvedOptions().timeZone}`)),
     status.problems.length ? h("section", { "aria-label": "Needs attention" },
       h("ul", { class: "problems" }, status.problems.map(problem))) : null,
-    charts(), processes(),
+    charts(), processes(), tables(),
     status.sources.map((source) => sourceSection(source, stalled)),
+    events(),
     status.shards_left_out ? h("p", { class: "note" }, `${many(status.shards_left_out, "more shard")} are in the JSON.`) : null,
     h("footer", {}, [["metrics", "metrics"], ["healthz", "health"], ["readyz", "readiness"], ["status.json", "all of this as JSON"]]
       .map(([path, name]) => h("a", { href: path }, name))));
@@ -210,8 +248,12 @@ async function refresh() {
   try {
     const answer = await fetch("page.json", { signal: AbortSignal.timeout(10000) });
     if (!answer.ok) throw new Error(`it answers ${answer.status}`);
-    status = await answer.json();
+    const found = await answer.json();
+    if (status !== null && status.version !== found.version) return location.reload(); // its page shows what it has
+    status = found;
     [answered, trouble] = [Date.now(), null];
+    counted.push({ at: asOf(), changes: new Map(status.tables.map((each) => [nameOf(each), each.changes])) });
+    counted = counted.filter((each) => each.at > asOf() - 60);
   } catch (error) {
     trouble = error.name === "TimeoutError" ? "it takes longer than 10 s" : error.message;
   }

@@ -1,17 +1,21 @@
 """The status page: ``/status.json`` for people. It loads nothing from elsewhere, and all values are escaped.
 
-``page.js`` replaces what is here by a page that is alive, from ``page.json``. Browsers without it show the tables.
+``page.js`` replaces what is here by a page that is alive, from ``page.json``.
 """
 
 import base64
 import hashlib
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
 
+from relay import __version__
+from relay.observe.history import EVENTS
 from relay.observe.observer import Observer
-from relay.observe.verdict import judge
+from relay.observe.status_json import FORMAT
+from relay.observe.verdict import judge, span
 
 MOST_ROWS = 500
 """The most shards on the page; ``/status.json`` has all of them."""
@@ -32,7 +36,7 @@ CONTENT_SECURITY_POLICY = (
     f"default-src 'none'; script-src {_hash(_SCRIPT)}; style-src {_hash(_STYLE)}; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing runs but the script of this page, and nothing is loaded but its JSON."""
+"""The page runs only its own script, and loads only its JSON."""
 
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -46,24 +50,46 @@ _FOOT = (
 
 
 def page(observer: Observer) -> str:
-    """Return the page, which says without a script what is wrong."""
+    """Return the page, which says without a script what is wrong, what to do, and how far the sources are."""
     known = everybody(observer)
-    found = [f"{each['what']} {each['where']} {each['reason']} {each['commands']}" for each in known["problems"]]
+    columns = ("Source", "Lag", "Complete up to", "Shards not read to their end")
+    rows = [
+        (each["source"], _lag(each["lag_seconds"]), each["low_watermark"] or "–", each["unfinished_shards"])
+        for each in known["sources"]
+    ]
     return "".join(
         [
             _HEAD.format(name=escape(observer.name), style=_STYLE),
             f"<h1>relay {escape(observer.name)}</h1>",
             f'<p class="overall {known["colour"]}"><strong>{known["state"]}</strong> {escape(known["sentence"])}</p>',
-            f"<p>As of {escape(known['at'])}</p><ul>",
-            *(f"<li>{escape(each)}</li>" for each in found),
-            "</ul>",
+            f'<p class="note">As of {escape(known["at"])}</p><ul class="problems">',
+            *map(_problem, known["problems"]),
+            "</ul><table><thead><tr>",
+            *(f"<th>{column}</th>" for column in columns),
+            "</tr></thead><tbody>",
+            *("<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows),
+            "</tbody></table>",
             _FOOT,
         ]
     )
 
 
+def _lag(seconds: float | None) -> str:
+    return "–" if seconds is None else span(seconds)
+
+
+def _problem(each: Mapping[str, Any]) -> str:
+    since = f"For {span(each['seconds'])}" if each["seconds"] is not None else ""
+    place = ", ".join(filter(None, (since, f"in {each['where']}" if each["where"] else "")))
+    said = " ".join(filter(None, (f"{place}." if place else "", each["reason"])))
+    commands = "".join(f'<p class="command"><code>{escape(command)}</code></p>' for command in each["commands"])
+    runbook = f'<p class="note">Runbook: alert {each["alert"]}</p>' if each["alert"] else ""
+    kind = "bad" if each["colour"] == "bad" else "warn"
+    return f'<li class="{kind}"><h3>{escape(each["what"])}</h3><p>{escape(said)}</p>{commands}{runbook}</li>'
+
+
 def everybody(observer: Observer) -> dict[str, Any]:
-    """Return what ``page.js`` shows: all workers and consumers that answer, and the first ``MOST_ROWS`` shards."""
+    """Return the data for ``page.js``: all workers and consumers that answer, and the first ``MOST_ROWS`` shards."""
     report = observer.report()
     answers, ids, known = [], {observer.id}, set()
     for each in observer.others():
@@ -73,32 +99,46 @@ def everybody(observer: Observer) -> dict[str, Any]:
         if (number := status.get("id")) is None or number not in ids:
             answers.append(each)
             ids.add(number)
-    # One that answers under another name may not be reached, or known to its certificate, by the address it noted.
+    # A peer that answers under another name may be unreachable at the address that it reported.
     answers = [each for each in answers if "status" in each or each["is_peer"] or _place(each) not in known]
-    ours = [each for each in answers if each.get("status", {}).get("name") == observer.name]
+    own = {"name": observer.name, "format": FORMAT}
+    ours = [each for each in answers if own.items() <= each.get("status", {}).items()]
     statuses = [(each["url"], each["status"]) for each in ours]
     unreachable = [
         {
             "url": each["url"],
-            "problem": each.get("problem") or f"it belongs to relay {each['status']['name']}",
+            "problem": each.get("problem") or _why_not_shown(each["status"], observer.name),
             "is_peer": each["is_peer"],
+            "answers": "status" in each,
+            "consumers": each["consumers"],
         }
         for each in answers
         if each not in ours
     ]
-    workers = [_worker(None, report), *(_worker(url, status) for url, status in statuses if "shards" in status)]
+    reports = [(None, report), *((url, status) for url, status in statuses if "shards" in status)]
+    workers = [_worker(url, status) for url, status in reports]
     shards = _merged(workers, report["shards"])
     consumers = [(url, status) for url, status in statuses if "consumers" in status]
     shown: dict[str, Any] = {
-        **{key: report[key] for key in ("name", "at", "config", "sources")},
+        **{key: report[key] for key in ("name", "version", "format", "at", "config", "sources")},
         "workers": [{key: value for key, value in worker.items() if key != "shards"} for worker in workers],
         "consumers": [{"url": url, **consumer} for url, status in consumers for consumer in status["consumers"]],
         "consumer_stalls": [stall for _, status in consumers for stall in status["stalls"]],
         "unreachable": unreachable,
+        "tables": _tables((each for _, each in reports), report["config"]),
+        "events": _events(each for _, each in reports),
         "shards": shards[:MOST_ROWS],
         "shards_left_out": max(0, len(shards) - MOST_ROWS),
     }
     return shown | judge(shown)
+
+
+def _why_not_shown(status: Mapping[str, Any], name: str) -> str:
+    if status["name"] != name:
+        return f"it belongs to relay {status['name']}"
+    return (
+        f"its version, {status.get('version', 'an earlier one')}, has a different status from this one, {__version__}"
+    )
 
 
 def _place(answer: Mapping[str, Any]) -> str:
@@ -106,7 +146,7 @@ def _place(answer: Mapping[str, Any]) -> str:
 
 
 def _worker(url: str | None, report: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("process", "group", "stalls", "not_ready", "dead_letters", "history")
+    kept = ("process", "version", "uptime_seconds", "group", "stalls", "not_ready", "dead_letters", "history")
     return {
         "url": url,
         "name": f"worker {report['worker']}",
@@ -116,13 +156,28 @@ def _worker(url: str | None, report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _tables(reports: Iterable[Mapping[str, Any]], config: str) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for table in (each for report in reports for each in report["tables"]):
+        before = found.get((table["source"], table["table"]), {"changes": 0})
+        look = shlex.join(("relay", "tail", config, table["topic"], "--from=-10m"))
+        changes = table["changes"] + before["changes"]
+        found[table["source"], table["table"]] = {**table, "changes": changes, "look": look}
+    return sorted(found.values(), key=lambda table: -table["changes"])[:MOST_ROWS]
+
+
+def _events(reports: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found = [{**event, "worker": f"worker {report['worker']}"} for report in reports for event in report["events"]]
+    return sorted(found, key=lambda event: event["at"], reverse=True)[:EVENTS]
+
+
 def _merged(workers: Sequence[Mapping[str, Any]], known: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return all ``known`` shards, as who has one open sees it, and the open segments of snapshots; open ones first."""
+    """Return all ``known`` shards, as the worker with the shard sees it, and open segments; open ones first."""
     shards = {_key(shard): {**shard, "worker": None} for shard in known}
     for worker in workers:
         shards |= {_key(shard): {**shard, "worker": worker["name"]} for shard in worker["shards"]}
     ordered = sorted(shards.values(), key=_key)
-    # What has ended comes last, the latest first; its lag is not known.
+    # Ended shards come last, the latest first; their lag is unknown.
     ordered.sort(key=lambda shard: shard["progress"] or "", reverse=True)
     return sorted(ordered, key=lambda shard: (shard["state"] in ("finished", "gone"), -(shard["lag_seconds"] or 0.0)))
 

@@ -112,7 +112,7 @@ function command(text) {
 
 // ------------------------------------------------------------------ drawings
 
-function chart(title, samples, now, field, text) {
+function curve(title, samples, now, field, text) {
   const known = samples.filter((sample) => sample[field] !== null && sample.at > now - MINUTES * 60);
   const top = Math.max(...known.map((sample) => sample[field]), 0.001);
   const last = known.length && known.at(-1).at > now - 60 ? known.at(-1)[field] : null;
@@ -126,14 +126,20 @@ function chart(title, samples, now, field, text) {
   }
   const lines = pieces.map((piece) => piece.map((each) => `${x(each)},${y(each)}`).join(" "));
   const peak = known.length ? text(top) : "–";
+  const drawing = s("svg", { viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img",
+    "aria-label": `${title}: now ${text(last)}, at most ${peak} in the last ${MINUTES} minutes` },
+  s("line", { x1: 0, y1: 59, x2: 300, y2: 59, class: "axis" }),
+  pieces.map((piece, index) => s("polygon", { class: "area",
+    points: `${x(piece[0])},59 ${lines[index]} ${x(piece.at(-1))},59` })),
+  lines.map((points) => s("polyline", { class: "line", points })));
+  return { drawing, last, peak };
+}
+
+function chart(title, samples, now, field, text) {
+  const { drawing, last, peak } = curve(title, samples, now, field, text);
   return h("figure", {},
     h("figcaption", {}, h("span", {}, title), h("strong", {}, text(last)), h("small", {}, `peak ${peak}`)),
-    s("svg", { viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img",
-      "aria-label": `${title}: now ${text(last)}, at most ${peak} in the last ${MINUTES} minutes` },
-    s("line", { x1: 0, y1: 59, x2: 300, y2: 59, class: "axis" }),
-    pieces.map((piece, index) => s("polygon", { class: "area",
-      points: `${x(piece[0])},59 ${lines[index]} ${x(piece.at(-1))},59` })),
-    lines.map((points) => s("polyline", { class: "line", points }))),
+    drawing,
     h("div", { class: "ends" }, h("span", {}, `${MINUTES} min ago`), h("span", {}, "now")));
 }
 

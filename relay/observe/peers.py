@@ -1,13 +1,12 @@
-"""Asks the other workers and the consumers of a relay for their status, for the page of this one."""
+"""Asks the other workers and the consumers of a relay for their status, for this worker's page."""
 
 import http.client
 import logging
-import math
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -20,94 +19,95 @@ from relay.config import HttpConfig
 from relay.config.addresses import host_port
 from relay.errors import RelayError
 from relay.observe.access import Access, client_side
+from relay.process.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
 _LOOK = 15.0
 """Seconds between two looks for consumers."""
 
+_PATIENCE = 1.0
+"""Seconds for which whoever asks waits for a look that begins."""
+
 _SECONDS = 2.0
-"""The timeout of the connection, and of each read: a page waits for the slowest."""
+"""The timeout of a connection, and of each read. A page waits for the slowest peer."""
 
 _LARGEST = 32_000_000
-"""Bytes of a status that are read."""
+"""The most bytes that are read of one status."""
+
+
+Found = Mapping[str, Sequence[str]]
+"""Which consumers serve their status where, by address."""
 
 
 class FoundConsumers:
-    """The addresses of consumers, as ``look`` returns them: HOST:PORT@NAME, the name of the machine.
+    """The addresses of consumers, as ``look`` returns them: HOST:PORT@NAME, with the machine's name.
 
-    They are looked up while somebody asks for them, in a thread of its own: a page must not wait for Kafka.
+    They are looked up while somebody asks for them, in a thread of its own: a page must not wait long for Kafka.
     """
 
-    def __init__(self, look: Callable[[], Iterable[str]], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, look: Callable[[], Found], clock: Callable[[], float] = time.monotonic) -> None:
         self._look = look
-        self._clock = clock
-        self._lock = threading.Lock()  # guards the two below
-        self._addresses: tuple[str, ...] = ()
-        self._due = clock()
-        self._said = ""  # used by the one thread that looks
+        self._seldom = Seldom(clock, every=_LOOK)
+        self._looking: threading.Thread | None = None
+        # Any thread reads them, and the one that looks assigns them at once.
+        self._addresses: Found = {}
+        self._said = ""
 
-    def addresses(self) -> Sequence[str]:
-        """Return the latest that are known, at once."""
-        with self._lock:
-            if self._clock() >= self._due:
-                self._due = math.inf
-                threading.Thread(target=self._refresh, name="consumers", daemon=True).start()
-            return self._addresses
+    def addresses(self) -> Found:
+        """Return the latest that are known within a second, each with the consumers there."""
+        is_idle = self._looking is None or not self._looking.is_alive()  # I11: Kafka may hang
+        if is_idle and self._seldom.is_due():
+            self._looking = threading.Thread(target=self._refresh, name="consumers", daemon=True)
+            self._looking.start()
+            self._looking.join(_PATIENCE)  # for who asks once, as `relay status` does
+        return self._addresses
 
     def _refresh(self) -> None:
-        addresses = self._addresses
         try:
             here = socket.gethostname()
-            noted = [each.rpartition("@") for each in self._look()]
-            addresses = tuple(at for at, _, name in noted if name == here or not _is_loopback(at))
+            noted = [(*each.rpartition("@"), kinds) for each, kinds in self._look().items()]
+            self._addresses = {at: kinds for at, _, name, kinds in noted if name == here or not _is_loopback(at)}
         except RelayError as error:
             if str(error) != self._said:
                 self._said = str(error)
-                log.info("%s. The page shows the consumers that it knows", error)
-        finally:
-            with self._lock:
-                self._addresses, self._due = addresses, self._clock() + _LOOK
+                log.info("%s. The page shows the consumers known so far", error)
 
 
 class Peers:
-    """``addresses``: host and port of each. ``found``: more, of consumers. Raises
-    ``ConfigError`` for authorities that cannot be used.
+    """The peers of a worker. ``addresses``: host and port of each. ``found``: consumers found later. Raises
+    ``ConfigError``.
 
-    With credentials only ``addresses`` are asked: whoever may commit offsets names the others.
+    With credentials, only ``addresses`` are asked, because anybody who may commit offsets can name other ones.
     """
 
     def __init__(
-        self, addresses: Sequence[str], settings: HttpConfig, access: Access, found: Callable[[], Sequence[str]] = tuple
+        self, addresses: Sequence[str], settings: HttpConfig, access: Access, found: Callable[[], Found] = dict
     ) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._tls = client_side(settings)
         self._headers = dict(access.headers)
-        self._found = tuple if self._headers else found
+        self._found = dict if self._headers else found
 
     def ask(self) -> list[dict[str, Any]]:
-        """Return for each its ``url`` with its ``status``, or with the ``problem`` why there is none.
+        """Return each peer's ``url`` with its ``status``, or with the ``problem`` why there is none.
 
-        ``is_peer``: whether the config names it.
+        ``is_peer``: whether the config names it. ``consumers``: those that say that they are there.
         """
-        found = [each for each in dict.fromkeys(self._found()) if each not in self._addresses]
-        if not self._addresses and not found:
-            return []
-        with ThreadPoolExecutor(min(16, len(self._addresses) + len(found))) as pool:
-            return [
-                {**answer, "is_peer": number < len(self._addresses)}
-                for number, answer in enumerate(pool.map(self._ask, [*self._addresses, *found]))
-            ]
+        places: dict[str, Sequence[str]] = dict.fromkeys(self._addresses, ()) | dict(self._found())
+        with ThreadPoolExecutor(16) as pool:  # its threads start when they are needed
+            return list(pool.map(self._ask, places.keys(), places.values()))
 
-    def _ask(self, address: str) -> dict[str, Any]:
-        found = {"url": f"{'https' if self._tls else 'http'}://{address}"}
+    def _ask(self, address: str, consumers: Sequence[str]) -> dict[str, Any]:
+        url = f"{'https' if self._tls else 'http'}://{address}"
+        found: dict[str, Any] = {"url": url, "is_peer": address in self._addresses, "consumers": list(consumers)}
         try:
             return found | {"status": self.get(address, "/status.json", {"name", "stalls"})}
         except (OSError, http.client.HTTPException, ValueError) as error:
             return found | {"problem": str(error) or type(error).__name__}
 
     def get(self, address: str, path: str, keys: Set[str]) -> dict[str, Any]:
-        """Return the JSON there, which has ``keys``. Raises ``OSError``, ``HTTPException`` and ``ValueError``."""
+        """Return JSON that must have ``keys``. Raises ``OSError``, ``HTTPException`` and ``ValueError``."""
         host, port = host_port(address)
         code, reason, body = get(
             host, port, path, tls=self._tls, headers=self._headers, seconds=_SECONDS, at_most=_LARGEST
@@ -136,13 +136,13 @@ def get(
     seconds: float,
     at_most: int,
 ) -> tuple[int, str, bytes]:
-    """Return the code, its reason, and at most this many bytes of an answer. Raises ``OSError``, ``HTTPException``.
+    """Return the code, the reason and at most ``at_most`` bytes of an answer. Raises ``OSError``, ``HTTPException``.
 
     ``tls``: None for clear text. ``seconds``: for the connection, and for each read.
     """
     connect = http.client.HTTPConnection if tls is None else partial(http.client.HTTPSConnection, context=tls)
     with closing(connect(host, port, timeout=seconds)) as connection:
-        # A redirect is not followed: the credentials are for this address.
+        # A redirect is not followed, because the credentials are for this address only.
         connection.request("GET", path, headers=dict(headers))
         answered = connection.getresponse()
         return answered.status, answered.reason, answered.read(at_most)

@@ -1,7 +1,7 @@
 """HTTP for operators: ``/metrics``, ``/healthz``, ``/livez``, ``/readyz``, ``/status.json``, the status page at ``/``.
 
-The server runs in threads of its own and only reads, so a slow client never delays the worker. Paths and status codes
-are a contract with users.
+The server runs in separate threads and only reads, so a slow client never delays the worker. Paths and status codes are
+a contract with users.
 """
 
 import logging
@@ -16,52 +16,55 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import orjson
 from prometheus_client.exposition import choose_encoder
 
+from relay import __version__
 from relay.config import Config
 from relay.config.addresses import at_port, host_port
-from relay.errors import ConfigError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.group_offsets import consumer_addresses
 from relay.observe.access import Access
 from relay.observe.consumers import ConsumersObserver
 from relay.observe.observer import Observer
 from relay.observe.page import CONTENT_SECURITY_POLICY, everybody, page
 from relay.observe.peers import FoundConsumers, Peers
+from relay.process.folders import state_folder
 from relay.process.supervisor import WORKER_NUMBER, WORKERS
 
 log = logging.getLogger(__name__)
 
 STALLED_AFTER = "RELAY_STALLED_AFTER"
-"""The environment variable with the seconds without progress after which ``/healthz`` is red; default 60."""
+"""The environment variable for the seconds without progress after which ``/healthz`` is red. Default: 60."""
 
 _JSON = "application/json"
 _REQUEST_SECONDS = 10.0
-"""The time from the connection to the last byte of the answer, however slowly the client sends and reads."""
+"""Seconds from the connection to the last byte of the answer, however slowly the client sends and reads."""
 
 _CONNECTIONS = 32
-"""Each has a thread. If there are that many, a new client takes the place of the oldest."""
+"""The most connections, each with its own thread. Beyond that, a new client replaces the oldest."""
 
 PROBES = ("/healthz", "/livez", "/readyz")
-"""What probes ask, which cannot keep a secret: answered without credentials, but then without details."""
+"""The paths for probes, which cannot keep a secret: answered without credentials, but then without details."""
 
 HttpAnswer = tuple[int, str, bytes]
 """Status code, content type, body."""
 
 
 Observed = Observer | ConsumersObserver
-"""What is served: a worker, or consumers. Called from any thread."""
+"""What a server shows: a worker or consumers. Any thread may call it."""
 
 
 @contextmanager
 def serve_observer(config: Config) -> Iterator[Observer]:
     """Yield an observer for the worker of this process, and serve it over HTTP if the config has ``http``.
 
-    If there are several workers on one machine, worker *n* listens on the *n*-th port above the configured one. Raises
-    ``ConfigError`` for an environment variable that is not a number, and for files of TLS that cannot be used;
-    ``Unavailable`` if it cannot listen.
+    With several workers on one machine, worker *n* listens on the *n*-th port above the configured one. Raises
+    ``ConfigError`` for an environment variable that is not a number and for unusable TLS files; ``Unavailable`` if it
+    cannot listen.
     """
     worker = int(_number_from_environment(WORKER_NUMBER, 0))
     if config.http is None:
@@ -77,17 +80,25 @@ def serve_observer(config: Config) -> Iterator[Observer]:
     beside = [at_port(host, first + n) for n in siblings if n != worker]
     found = FoundConsumers(partial(consumer_addresses, config)).addresses
     observer.others = Peers([*beside, *config.http.peers], config.http, access, found).ask
-    with serve(observer, host, port, "http", access) as address:
+    with serve(observer, host, port, "http", access) as address, observer.recent.kept_in(_page_file(config.name, port)):
+        log.info("worker %d begins, version %s", worker, __version__, extra={"event": "restart"})
         scheme = "https" if access.tls else "http"
         log.info("serving the status page, /metrics, /healthz, /livez and /readyz at %s://%s", scheme, address)
         yield observer
 
 
+def _page_file(name: str, port: int) -> Path | None:
+    """Return the file in which the page's recent history outlives the process, if the process always has this port."""
+    with suppress(RelayError):  # a user without a home folder, for example
+        return state_folder() / name / f"page-{port}.json" if port else None
+    return None
+
+
 @contextmanager
 def serve(observer: Observed, host: str, port: int, setting: str, access: Access) -> Iterator[str]:
-    """Serve ``observer`` over HTTP, and yield the address. ``setting``: what errors call the address.
+    """Serve ``observer`` over HTTP, and yield the address. ``setting``: the name of the address in errors.
 
-    Raises ``Unavailable`` if it cannot listen there.
+    Raises ``Unavailable`` if it cannot listen on that address.
     """
     try:
         server = _StatusServer(host, port, observer, access)
@@ -106,12 +117,11 @@ def serve(observer: Observed, host: str, port: int, setting: str, access: Access
 
 
 def stalled_after(default: float) -> float:
-    """Return the seconds without progress after which health is red. Raises ``ConfigError``."""
+    """Return the seconds without progress after which health turns red. Raises ``ConfigError``."""
     return _number_from_environment(STALLED_AFTER, default)
 
 
 def answer(observer: Observed, path: str, accept: str = "") -> HttpAnswer:
-    """Return the answer to a GET of ``path`` with the header ``Accept: accept``."""
     pages: dict[str, Callable[[], HttpAnswer]] = {
         "/metrics": lambda: _metrics(observer, accept),
         "/healthz": lambda: _health(observer),
@@ -120,20 +130,18 @@ def answer(observer: Observed, path: str, accept: str = "") -> HttpAnswer:
         "/status.json": lambda: (200, _JSON, _dumps(observer.report())),
     }
     if isinstance(observer, Observer):
-        pages = {"/": lambda: (200, "text/html; charset=utf-8", page(observer).encode()), **pages}
+        pages["/"] = lambda: (200, "text/html; charset=utf-8", page(observer).encode())
+        pages["/page.json"] = lambda: (200, _JSON, _dumps(everybody(observer)))
     path = path.partition("?")[0]
-    found = pages.get(path)
-    if path == "/page.json" and isinstance(observer, Observer):
-        return 200, _JSON, _dumps(everybody(observer))
-    if found is None:
+    if (found := pages.get(path)) is None:
         return 404, _JSON, _dumps({"error": f"no such path: {path}", "there_are": list(pages)})
     return found()
 
 
 def answer_stranger(observer: Observed, path: str) -> HttpAnswer:
-    """Return the answer to a GET without the credentials that are asked for: to a probe, the status without details."""
+    """Answer a GET without the required credentials: a probe gets the status without details."""
     if path.partition("?")[0] not in PROBES:
-        problem = "send the user and password, or the token, that the config has in `http`"
+        problem = "send the user and password, or the token, that `http` in the config names"
         return HTTPStatus.UNAUTHORIZED, _JSON, _dumps({"error": problem})
     code, content_type, body = answer(observer, path)
     return code, content_type, _dumps({"status": orjson.loads(body)["status"]})
@@ -172,13 +180,13 @@ def _number_from_environment(name: str, default: float) -> float:
 class _StatusServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    # Clients that connect at once wait here. One that does not fit tries again after a second, or after three.
+    # Clients that connect at the same time wait here. A client that finds no room retries after one second, or three.
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, observer: Observed, access: Access) -> None:
         self._tls = access.tls
         # When each open connection was accepted, by the monotonic clock, the oldest first. The accepting thread adds
-        # and looks, the connection's own thread removes.
+        # entries and reads them; the connection's own thread removes its entry.
         self._open: dict[socket.socket, float] = {}
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -186,7 +194,7 @@ class _StatusServer(ThreadingHTTPServer):
         super().__init__((host, port), _handler(observer, access))
 
     def server_bind(self) -> None:
-        # This replaces a method of HTTPServer, which looks up the name of this host in the DNS.
+        # This replaces a method of HTTPServer that would look up the name of this host in the DNS.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -195,11 +203,11 @@ class _StatusServer(ThreadingHTTPServer):
         connection, address = super().get_request()
         if self._tls is None:
             return connection, address
-        # The handshake takes as long as the client likes, so it is left to the first read, by the connection's thread.
+        # The handshake takes as long as the client likes, so the connection's thread does it with the first read.
         return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
     def service_actions(self) -> None:
-        """End the connections whose time is up. Called by the accepting thread, ten times a second."""
+        """Close connections whose time is up. The accepting thread calls this ten times a second."""
         now = time.monotonic()
         for connection, since in list(self._open.items()):
             if now - since > _REQUEST_SECONDS:
@@ -209,7 +217,7 @@ class _StatusServer(ThreadingHTTPServer):
         if not self._places.acquire(blocking=False):
             for oldest in list(self._open)[:1]:
                 _hang_up(oldest)
-            self._places.acquire()  # its thread leaves at once
+            self._places.acquire()  # its thread then ends at once
         self._open[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
@@ -241,8 +249,8 @@ class _StatusServer(ThreadingHTTPServer):
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has been closed meanwhile
-        # That of TLS would take away what another thread is reading with.
+    with suppress(OSError):  # it was closed meanwhile
+        # TLS's own method would take away the socket that another thread is reading.
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
@@ -265,7 +273,7 @@ def _handler(observer: Observed, access: Access) -> type[BaseHTTPRequestHandler]
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
-            self.send_header("Connection", "close")  # so that a connection lasts as long as one request
+            self.send_header("Connection", "close")  # so that each connection serves one request
             self.send_header("X-Content-Type-Options", "nosniff")
             self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
             self.send_header("Referrer-Policy", "no-referrer")

@@ -1,6 +1,6 @@
-"""One judgement of a relay's state: what needs a person, and why. For the page and for `relay status`.
+"""Judges the state of a relay for the page and for `relay status`: what needs a person, and why.
 
-It takes the values of ``/page.json``, or as many of them as Kafka alone has. What is red here is red in ``/healthz``.
+It takes the values of ``/page.json``, or as many of them as Kafka has. What is red here is red in ``/healthz``.
 """
 
 import shlex
@@ -9,27 +9,33 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+_CONSUMERS = "the consumers"
+_CONSUMER_ALERTS = {"is set aside": "RelayConsumerTableSetAside", "is bypassed": "RelayCacheBypassed"}
+
 BEHIND = 120.0
-"""Seconds of lag that are shown: less passes by itself, as after a start."""
+"""Only more lag than this is shown, in seconds: less passes by itself, for example after a start."""
 
 _STATES = {
-    "Stalled": ("bad", "Something makes no progress."),
-    "Stopped at a gap": ("bad", "A person has to decide how it goes on."),
-    "No worker is running": ("bad", "Nothing is relayed."),
-    "A process does not answer": ("bad", "It is one of the peers in the config."),
-    "A consumer fails": ("busy", "It tries again."),
-    "Starting": ("busy", "Not everything is ready yet."),
-    "Needs attention": ("busy", "Everything makes progress, but something waits for a person."),
-    "Snapshotting": ("busy", ""),
-    "Catching up": ("busy", ""),
-    "Up to date": ("good", "Every shard and consumer makes progress."),
+    "Stalled": ("bad", "Something makes no progress.", "RelayStalled"),
+    "Stopped at a gap": ("bad", "A person has to decide how to go on.", "RelayGapPending"),
+    "No worker is running": ("bad", "Nothing is relayed.", "RelayDown"),
+    "A process does not answer": ("bad", "It is one of the peers in the config.", "RelayDown"),
+    "A consumer fails": ("busy", "It tries again.", "RelayConsumerFails"),
+    "Starting": ("busy", "Not everything is ready yet.", ""),
+    "Needs attention": ("busy", "Something waits for a person.", ""),
+    "Snapshotting": ("busy", "", ""),
+    "Catching up": ("busy", "", ""),
+    "Up to date": ("good", "Every shard and consumer makes progress.", ""),
 }
-"""What is at the top, the worst first, each with its colour and what it means."""
+"""The states at the top of the page, the worst first: colour, meaning, and the alert whose runbook says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``state``: what it puts at the top. ``seconds``: for how long, if that is known. ``commands``: complete lines."""
+    """``state``: the state that it puts at the top of the page. ``seconds``: how long it has lasted, if that is known.
+
+    ``commands``: complete command lines. ``alert``: an alert that replaces the alert of the state.
+    """
 
     state: str
     what: str
@@ -37,25 +43,28 @@ class Problem:
     where: str = ""
     seconds: float | None = None
     commands: tuple[str, ...] = ()
+    alert: str = ""
 
 
 def judge(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``state``, its ``colour`` and ``sentence``, and the ``problems``, the worst first.
 
-    ``known``: as ``page.everybody`` has it. ``pending_letters`` in it: how many dead letters wait, where Kafka was
-    asked.
+    ``known``: what ``page.everybody`` returns. Its ``pending_letters``: how many dead letters wait, if Kafka was asked.
     """
     rank = list(_STATES).index
     found = sorted(_problems(known), key=lambda each: rank(each.state))
     activity, said = _activity(known)
     state = min([activity, *(each.state for each in found)], key=rank)
-    colour, meaning = _STATES[state]
-    problems = [{**asdict(each), "colour": _STATES[each.state][0]} for each in found]
+    colour, meaning, _ = _STATES[state]
+    problems = []
+    for each in found:
+        its_colour, _, alert = _STATES[each.state]
+        problems.append({**asdict(each), "colour": its_colour, "alert": each.alert or alert})
     return {"state": state, "colour": colour, "sentence": said if state == activity else meaning, "problems": problems}
 
 
 def _activity(known: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the state of a relay that has no problems, and what to say of it."""
+    """Return the state of a relay that has no problems, and a sentence about it."""
     for source in known["sources"]:
         if rows := source["snapshot"]:
             read = f"{rows['rows_read']:,} of about {many(rows['rows_estimated'], 'row')}"
@@ -70,33 +79,39 @@ def _activity(known: Mapping[str, Any]) -> tuple[str, str]:
 
 def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
     def command(name: str, *words: str) -> str:
-        name, _, verb = name.partition(" ")
-        return shlex.join(("relay", name, *([verb] if verb else ()), known["config"], *words))
+        return shlex.join(("relay", *name.split(), known["config"], *words))
 
     gaps = {(gap["source"], gap["shard"]) for source in known["sources"] for gap in source["pending_gaps"]}
-    stalls = [(stall, worker["name"]) for worker in known["workers"] for stall in worker["stalls"]]
-    stalls += [(stall, "the consumers") for stall in known["consumer_stalls"]]
-    for stall, process in stalls:
-        source, stream, shard = stall["source"], stall["stream"], stall["shard"]
-        if source is None or (source, shard) not in gaps:  # else the gap says more
-            what = ": ".join(each for each in (shard or source, stall["what"]) if each)
-            places = (f"source {source}" if source else "", f"stream {stream}" if stream else "", process)
-            inside = ", ".join(filter(None, places))
+    stalls: dict[tuple[Any, ...], list[tuple[Mapping[str, Any], str]]] = {}  # several processes may report one problem
+    reporting = [(stall, worker["name"]) for worker in known["workers"] for stall in worker["stalls"]]
+    reporting += [(stall, _CONSUMERS) for stall in known["consumer_stalls"]]
+    for stall, process in reporting:
+        same = stall["what"], stall["source"], stall["stream"], stall["shard"]
+        stalls.setdefault(same, []).append((stall, process))
+    for (told, source, stream, shard), found in stalls.items():
+        if source is None or (source, shard) not in gaps:  # otherwise, the gap says more
+            stall, process = found[0]
+            what = ": ".join(each for each in (shard or source, told) if each)
+            places = (f"source {source}" if source else "", f"stream {stream}" if stream else "")
+            inside = ", ".join(filter(None, (*places, *(name for _, name in found))))
             reason = f"Last error: {stall['error']}" if stall["error"] else ""
-            look = (command("status" if stream else "check"),) if source else ()
-            yield Problem("Stalled", what, reason, inside, stall["seconds"], look)
+            look = (command("status" if stream else "check"),) if source or "is bypassed" in told else ()
+            alert = ""
+            if process == _CONSUMERS:
+                known_by = (alert for words, alert in _CONSUMER_ALERTS.items() if words in told)
+                alert = next(known_by, "RelayConsumerStopped")
+            yield Problem("Stalled", what, reason, inside, max(each["seconds"] for each, _ in found), look, alert)
     for source in known["sources"]:
         yield from _gaps(source, command)
         for table, why in source.get("left_out", {}).items():
             what = f"table {table} is not relayed"
-            if all((stall["source"], stall["what"]) != (source["source"], what) for stall, _ in stalls):
-                yield Problem("Needs attention", f"{source['source']}: {what}", f"The table {why}.")
+            if (what, source["source"]) not in {same[:2] for same in stalls}:
+                what, said = f"{source['source']}: {what}", f"The table {why}."
+                yield Problem("Needs attention", what, said, alert="RelaySetAside")
     if known.get("members") == 0:
         yield Problem("No worker is running", "no worker is running", commands=(command("run"),))
     for peer in known["unreachable"]:
-        state = "A process does not answer" if peer["is_peer"] else "Needs attention"
-        why = "." if peer["is_peer"] else ". A consumer served its status there: start it again, if it has ended."
-        yield Problem(state, f"{peer['url']} does not answer", f"{peer['problem']}{why}")
+        yield _unreachable(peer, command)
     for worker in known["workers"]:
         yield from (Problem("Starting", f"{worker['name']}: {reason}") for reason in worker["not_ready"])
     for each in known["consumers"]:
@@ -109,12 +124,26 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
         counted.update(worker["dead_letters"])
     counted.update({f"consumer {each['consumer']}": each["dead_letters"] for each in known["consumers"]})
     commands = (command("dead-letters list"), command("dead-letters redrive", "--all"))
+    alert = "RelayDeadLetters"
     if waiting := known.get("pending_letters"):
-        yield Problem("Needs attention", f"{many(waiting, 'dead letter')} to be sent again", commands=commands)
-    elif waiting is None and (total := counted.total()):  # which does not say whether they still wait
+        what = f"{many(waiting, 'dead letter')} to send again"
+        yield Problem("Needs attention", what, commands=commands, alert=alert)
+    elif waiting is None and (total := counted.total()):  # the count does not say whether they still wait
         names = ", ".join(f"{name}: {count:,}" for name, count in counted.items() if count)
-        said = f"{names}. Fix the cause, then send them again."
-        yield Problem("Up to date", f"{many(total, 'dead letter')} since the start", said, commands=commands)
+        what, said = f"{many(total, 'dead letter')} since the start", f"{names}. Fix the cause, then send them again."
+        yield Problem("Up to date", what, said, commands=commands, alert=alert)
+
+
+def _unreachable(peer: Mapping[str, Any], command: Callable[..., str]) -> Problem:
+    if peer["answers"]:
+        return Problem("Needs attention", f"the state of {peer['url']} is not known", f"{peer['problem']}.")
+    what, why = f"{peer['url']} does not answer", peer["problem"]
+    if peer["is_peer"]:
+        return Problem("A process does not answer", what, f"{why}.")
+    names = peer["consumers"]
+    what = f"consumer {' and '.join(names)} at {what}"
+    said, again = f"{why}. Start it again with its options, if it has ended.", command(f"consume {' '.join(names)}")
+    return Problem("Needs attention", what, said, commands=(again,), alert="RelayConsumerStopped")
 
 
 def _gaps(source: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Problem]:
@@ -129,7 +158,7 @@ def _gaps(source: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Pr
     if can_read_again and (gaps := source["missing"]):
         said = f"The relay went on after {many(len(gaps), 'gap')}: {', '.join(gaps)}. Read the tables again."
         commands = (command("gaps list"), command("snapshot", name))
-        yield Problem("Needs attention", f"changes of {name} are missing", said, commands=commands)
+        yield Problem("Needs attention", f"changes of {name} are missing", said, commands=commands, alert="RelayGap")
 
 
 def many(number: int, noun: str) -> str:

@@ -13,11 +13,11 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
-from relay.avro.schema import change_schema
+from relay.avro.debezium import value_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
 from relay.config import Config, HttpConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
-from relay.config.errors import did_you_mean
+from relay.config.errors import MISSPELT, did_you_mean, nearest
 from relay.config.template import Template
 from relay.engine.kinds import kind_of, open_source
 from relay.errors import ConfigError, RelayError, Unavailable
@@ -25,6 +25,7 @@ from relay.extras import missing, needs
 from relay.jvm.java import find_java
 from relay.kafka import permissions, topics
 from relay.kafka.settings import KafkaSettings, unusable_security
+from relay.native import CoreMissing, core
 from relay.observe.access import Access, client_side
 from relay.operations.status import relayed_tables
 from relay.process.connections import Closable
@@ -48,7 +49,7 @@ Check = Callable[[], str | list[Finding]]
 def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
     """Run all checks and yield their findings, in the order of the config. A failed check does not stop the others.
 
-    ``offline``: only check this machine, and the file, which is right, or there would be no config.
+    ``offline``: only check this machine. The file was already checked when ``config`` was read.
     """
     if offline:
         yield Finding(f"config {config.file}", "valid; nothing was connected to")
@@ -67,9 +68,9 @@ def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
 
 
 def _with_tables(config: Config) -> tuple[Config, dict[str, RelayError]]:
-    """Find the tables of all sources that name none, side by side; return the config with them.
+    """Find the tables of all sources that name none, concurrently; return the config with them.
 
-    And why the tables of some sources are not known, by name; "": why the tables do not go together.
+    Also return, by the name of the source, why tables are unknown. The key "" says why the tables conflict.
     """
     failed: dict[str, RelayError] = {}
 
@@ -84,8 +85,8 @@ def _with_tables(config: Config) -> tuple[Config, dict[str, RelayError]]:
     with ThreadPoolExecutor(max_workers=8) as pool:
         found = dict(zip((source.name for source in asked), pool.map(find, asked), strict=True))
         if config.claims.is_contested:
-            with suppress(RelayError):  # of Kafka, which has a check of its own
-                config.claim(relayed_tables(config))  # the topic belongs to the table that was there first
+            with suppress(RelayError):  # Kafka's error, which Kafka's own check reports
+                config.claim(relayed_tables(config))  # a contested topic belongs to the table that was there first
                 found = dict(zip((source.name for source in asked), pool.map(find, asked), strict=True))
     try:
         return config.with_tables(lambda source: found[source.name]), failed
@@ -94,7 +95,7 @@ def _with_tables(config: Config) -> tuple[Config, dict[str, RelayError]]:
 
 
 def _online(config: Config, failed: Mapping[str, RelayError]) -> list[tuple[str, Check]]:
-    """Return the checks. ``failed``: why the tables of sources are not known."""
+    """Return the checks that connect. ``failed``: why the tables of some sources are unknown, by source."""
     checks: list[tuple[str, Check]] = [
         (f"kafka {config.kafka.bootstrap_servers}", partial(_check_kafka, config)),
         *(
@@ -124,10 +125,11 @@ def _offline(config: Config) -> list[tuple[str, Check]]:
 
 
 def _of_machine(config: Config) -> list[tuple[str, Check]]:
-    """Return the checks of the files of the port, and of what the consumers run on."""
+    """Return checks of this machine: the files of the HTTP server, and what the consumers run on."""
     checks: list[tuple[str, Check]] = []
     if config.http and config.http.certificate:
         checks.append((f"http {config.http.address}", partial(_check_certificates, config.http)))
+    checks.append(("compiled core", _check_core))
     consumers: list[tuple[str, Callable[[], str]]] = [("java", lambda: str(find_java())), ("pyspark", _check_spark)]
     if config.log or config.copy_:
         checks += consumers
@@ -137,7 +139,7 @@ def _of_machine(config: Config) -> list[tuple[str, Check]]:
 
 
 def _run(name: str, check: Check) -> list[Finding]:
-    """Run one check; an error is its finding."""
+    """Run one check; an error becomes its finding."""
     try:
         found = check()
     except RelayError as error:
@@ -207,10 +209,10 @@ def open_registry(registry: SchemaRegistryConfig) -> RegistrySchemas:
 
 
 def _check_schema(config: Config, registry: SchemaRegistryConfig, table: TableSchema) -> list[Finding]:
-    """Report if the registry would refuse the table's current schema. Raises ``Unavailable``."""
+    """Report whether the registry would refuse the table's current schema. Raises ``Unavailable``."""
     topic = config.topic(table.table)
     with closing(open_registry(registry)) as schemas:
-        problem = schemas.refusal(topic, change_schema(table))
+        problem = schemas.refusal(topic, value_schema(config, table))
     if not problem:
         return []
     refused = registry.on_incompatible == "fail"
@@ -223,7 +225,7 @@ def _check_source(config: Config, source: SourceConfig, failed: RelayError | Non
     found = kind_of(source).check(source)
     findings = list(found.findings)
     if found.rows and not isinstance(source, VitessConfig) and source.snapshot == "none":
-        left_out = "those that do not change any more are not published: `snapshot: initial` publishes all"
+        left_out = "rows that never change again are not published: `snapshot: initial` publishes all"
         findings.append(Finding(f"rows of {source.name}", f"about {found.rows:,} are there now; {left_out}"))
     for table in found.tables:
         findings += [*table.findings, *(table.for_copy if config.copy_ else ()), *check_cache_keys(config, table)]
@@ -235,19 +237,19 @@ def _check_source(config: Config, source: SourceConfig, failed: RelayError | Non
 
 def _check_security(config: Config) -> str:
     if problem := unusable_security(config):
-        raise Unavailable(f"a client cannot begin to connect: {problem}")
+        raise Unavailable(f"clients cannot connect with these settings: {problem}")
     return "accepted by librdkafka"
 
 
 def _check_opening(source: SourceConfig) -> str:
-    """Open a source, which needs its packages, and the files that it names."""
+    """Check a source's packages, and the files that its config names, by opening it."""
     open_source(source).close()
     named = ", ".join(source.table_names) or "all tables that it finds"
     return f"{source.type}, {named}; its packages are installed"
 
 
 def _check_packages(open_: Callable[[T], Closable], place: T) -> str:
-    """Open a registry or a store, which needs its packages, and the files that it names."""
+    """Check the packages of a registry or a store, and the files that its config names, by opening it."""
     open_(place).close()
     return "its packages are installed"
 
@@ -255,11 +257,19 @@ def _check_packages(open_: Callable[[T], Closable], place: T) -> str:
 def _check_certificates(http: HttpConfig) -> str:
     Access(http)
     client_side(http)
-    return "its certificate can be used"
+    return "its certificate can be loaded"
+
+
+def _check_core() -> str:
+    """Check that the compiled core is installed if the environment requires it. Raises ``ConfigError``."""
+    try:
+        return "used" if core() is not None else "not used: pure Python does the same work more slowly"
+    except CoreMissing as error:
+        raise ConfigError(str(error)) from error
 
 
 def _or_python(check: Callable[[], str]) -> str:
-    """Run the check of something that the cache can do without."""
+    """Run a check of something that only the Spark engine needs; its error then suggests the Python engine."""
     try:
         return check()
     except Unavailable as error:
@@ -274,7 +284,7 @@ def _check_spark() -> str:
 
 
 def check_cache_keys(config: Config, found: CheckedTable) -> list[Finding]:
-    """Check that every change of a table has the columns of its cache keys, and that applications make the same."""
+    """Check that each change of a table has the columns of its cache keys, and that applications build equal keys."""
     table, columns = found.schema.table, {column.name: column for column in found.columns}
     key = [column.name for column in found.schema.key]
     findings: list[Finding] = []
@@ -288,34 +298,38 @@ def check_cache_keys(config: Config, found: CheckedTable) -> list[Finding]:
             # I6: such a key would never be invalidated.
             hint = did_you_mean(unknown[0], columns, "its columns are ")
             findings.append(Finding(name, f"{table} has no column `{unknown[0]}`; {hint}", Unavailable.exit_code))
-        elif not non_key:
-            findings.append(Finding(name, f"every change of {table} carries it"))
-        elif not found.partial:
-            missing = " or ".join(f"`{column}`" for column in non_key)
-            findings.append(Finding(name, f"items of {table} without {missing} invalidate nothing"))
-        else:
-            # I6: an update or a delete would not say which entry held the value it replaced.
+        elif non_key and found.partial:
+            # I6: an update or a delete would not say which entry held the old value.
             detail = f"`{non_key[0]}` is not in the key of {table}, and {found.partial}"
             findings.append(Finding(name, detail, Unavailable.exit_code))
+        elif found.seen and (unseen := [column for column in non_key if column not in found.seen]):
+            # I6
+            like = nearest(unseen[0], found.seen, MISSPELT)
+            detail = f"none of the items of {table} that were looked at has `{unseen[0]}`, and an item without it"
+            detail += f" invalidates nothing{f'; did you mean `{like}`?' if like else ''}"
+            findings.append(Finding(name, detail, ConfigError.exit_code if like else 0))
+        elif not non_key:
+            findings.append(Finding(name, f"every change of {table} carries its columns"))
+        else:
+            missing = " or ".join(f"`{column}`" for column in non_key)
+            findings.append(Finding(name, f"items of {table} without {missing} invalidate nothing"))
     return findings
 
 
 def _unfit(table: str, column: Column) -> str | None:
-    """Return why a column should not be in a cache key, or None if it may."""
+    """Return why a column is unfit for a cache key, or None if it is fit."""
     if column.type == ColumnKind.SET:
         return f"`{column.name}` is a SET, so every change of {table} would invalidate the whole namespace"
     if column.type == ColumnKind.FLOAT:
-        return f"`{column.name}` is a FLOAT: databases print six of its digits, so applications would make another key"
+        return f"`{column.name}` is a FLOAT: databases print six of its digits, so applications would use another key"
     if column.is_address:  # I6
-        return (
-            f"`{column.name}` is in keys as base64, and drivers return its text, so applications would make another key"
-        )
+        return f"`{column.name}` is in keys as base64, but drivers return text, so applications would use another key"
     return None
 
 
 def _check_store(url: str, namespace: str) -> list[Finding]:
-    """Ask the servers of the store what the consumer will ask them, and write nothing. Raises ``Unavailable``."""
-    keys = [entry_key(namespace, f"check {number}") for number in range(100)]  # on all servers, with some luck
+    """Ask the servers of the store what the consumer will ask, and write nothing. Raises ``Unavailable``."""
+    keys = [entry_key(namespace, f"check {number}") for number in range(100)]  # should reach all servers
     with closing(open_store(url, timeout=_SOCKET_TIMEOUT)) as store:
         try:
             store.losses()

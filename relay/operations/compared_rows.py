@@ -1,6 +1,6 @@
-"""Rows of a source, and of the copy or the log, in one form: equal rows are equal, whatever texts their values have.
+"""Rows of a source, the copy or the log, in one form, in which equal rows are equal however their values are written.
 
-`digest_pairs` brings the rows of both together by their keys, in bounded memory: SQLite sorts them on disk.
+`digest_pairs` matches the rows of both sides by key in bounded memory: SQLite sorts them on disk.
 """
 
 import json
@@ -9,7 +9,7 @@ import sqlite3
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
@@ -24,27 +24,23 @@ from relay.change import Uncarriable
 from relay.dynamodb.values import canonical_item, canonical_number, canonical_value
 from relay.errors import RelayError
 from relay.table import Column, KeyColumn, TableSchema
-from relay.types.columns import REST, ColumnKind, column_type
+from relay.types.columns import EPOCH, REST, ColumnKind, column_type
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 
 ComparedKey = tuple[str, ...]
 """The key columns as text: numbers are canonical, binary is base64, times are in UTC."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PADDING = re.compile(r"\.0*$|(\.\d*[1-9])0+$")
 _NOT_SHOWN: list[str | None] = ["not shown, because of `protect`"] * 2
-_SHOWN = 300  # characters of a value in a message
+_SHOWN = 300  # characters of a value that a message shows
 
 _MEMORY = 8 << 10
-"""KiB for the pages of SQLite, and as many for the rows that it sorts at once."""
+"""KiB for SQLite's cache of pages, and the same for the rows that it sorts at once."""
 
 
 class ComparedRow(NamedTuple):
-    """A row. ``values``: in the order of `ComparedTable.columns`.
-
-    None if what is kept does not say what the row is, or if the source's row cannot be carried.
-    """
+    """A row. ``values``: of `ComparedTable.columns`; None if the stored row is unknown, or the true one not carried."""
 
     key: ComparedKey
     values: tuple[Any, ...] | None
@@ -53,20 +49,20 @@ class ComparedRow(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """A text that is equal for equal values; empty without any."""
+        """A text that is equal for equal values; empty if the row has none."""
         if self.values is None:
             return ""
         return blake2b(orjson.dumps(self.values, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
 
 
 def are_alike(kept: str | None, truth: str | None) -> bool:
-    """Whether what is kept is what the source has. It takes the digests of both rows, None for a missing row."""
-    # I8: a row that cannot be carried is nowhere. If only a stub came, the row may no longer exist.
+    """Whether the stored row equals the source's. Takes the digests of both rows, None for a missing row."""
+    # I8: a row that cannot be carried counts as absent. If only a stub came, the row may no longer exist.
     return truth != "" and (kept or None) == truth
 
 
 class ComparedTable:
-    """The columns that a table's rows are compared by. ``columns``: those outside the key; one for an image."""
+    """The columns by which a table's rows are compared. ``columns``: those outside the key; one for an image."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.source, self.table, self.key = schema.source, schema.table, schema.key
@@ -74,7 +70,7 @@ class ComparedTable:
         self._protected = dict(schema.protected).keys()
         in_key = {column.name for column in schema.key}
         self._is_item = schema.row is None
-        # An item as DynamoDB has it is like the attributes that are in no column.
+        # A complete DynamoDB item is compared like the attributes that have no column of their own.
         row = schema.row or (Column("item", REST),)
         self.columns = [column for column in row if self._is_item or column.name not in in_key]
 
@@ -84,7 +80,7 @@ class ComparedTable:
         return [None if self._is_item else column.name for column in self.columns]
 
     def of_source(self, key: Mapping[str, Any], image: Any) -> ComparedRow:
-        """Return a row of the source. ``key``, ``image``: as in a change; without values if they cannot be carried."""
+        """Return a row of the source, without values if they cannot be carried. ``key``, ``image``: as in a change."""
         values = None
         if not isinstance(image, Uncarriable):
             values = self._values([image] if self._is_item else [image[column.name] for column in self.columns])
@@ -98,7 +94,7 @@ class ComparedTable:
         return {column.name: part for column, part in zip(self.key, key, strict=True)}
 
     def differences(self, kept: tuple[Any, ...], truth: tuple[Any, ...]) -> dict[str, list[str | None]]:
-        """Return, by column or attribute, the values that are not equal: the kept one, and the source's."""
+        """Return the values that differ, by column or attribute, as pairs: the stored one and the source's."""
         found: dict[str, list[str | None]] = {}
         for column, *both in zip(self.columns, kept, truth, strict=True):
             if both[0] == both[1]:
@@ -119,7 +115,7 @@ class ComparedTable:
 
 
 def _canonical(column: Column | KeyColumn, value: Any) -> Any:
-    """Return a value of a column: as the source has it, as text, or as in the JSON of the log."""
+    """Return the canonical form of a value, which may be the source's value, a text, or a value from the log's JSON."""
     if value is None:
         return None
     try:
@@ -146,11 +142,11 @@ def _bytes(value: Any) -> str:
 def _time(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return f"{(_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return f"{(EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def _document(value: str) -> Any:
-    """Return what two JSON documents of SQL have in common if they are the same, whatever their texts are."""
+    """Return a form of an SQL JSON document that is equal for equal documents, however they are written."""
     number = lambda text: {"N": canonical_number(text)}  # noqa: E731
     return json.loads(value, parse_int=number, parse_float=number, object_hook=lambda found: {"M": found})
 
@@ -173,7 +169,7 @@ FORMS: Mapping[ColumnKind, Callable[[Any], Any]] = {
     ColumnKind.JSON: lambda value: canonical_value(_parsed(value)),
     ColumnKind.REST: lambda value: canonical_item(_parsed(value)),
 }
-"""Makes the form in which values are compared, by the kind of their column."""
+"""The function that makes the compared form of a value, for each kind of column."""
 _OF_ATTRIBUTES: Mapping[str, Callable[[Any], Any]] = {"S": str, "N": _number, "B": _bytes}
 
 
@@ -185,7 +181,7 @@ def _shown(value: Any) -> str | None:
 
 
 class DigestPair(NamedTuple):
-    """The digests of one key: None where there is no row. ``is_twice``: whether several rows with values are kept."""
+    """The digests of one key, None where there is no row. ``is_twice``: whether several rows of the key are stored."""
 
     key: ComparedKey
     kept: str | None
@@ -194,10 +190,7 @@ class DigestPair(NamedTuple):
 
 
 def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> Iterator[DigestPair]:
-    """Read both sides to their ends, and yield each key that one of them has. The last row of a key counts.
-
-    Raises ``RelayError`` if there is no room for them on the disk.
-    """
+    """Yield a pair for each key on either side, whose last row counts. Raises ``RelayError`` if the disk is full."""
     with (
         TemporaryDirectory(prefix="relay-verify-") as folder,
         closing(sqlite3.connect(Path(folder, "rows"), isolation_level=None)) as rows,  # I11
@@ -220,5 +213,5 @@ def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> I
                 yield DigestPair(tuple(orjson.loads(key)), sides.get(0), sides.get(1), is_twice)
         except sqlite3.OperationalError as error:
             raise RelayError(
-                f"cannot sort the rows of both sides in {folder}: {error}: set TMPDIR to a folder with more room"
+                f"cannot sort the compared rows in {folder}: {error}: set TMPDIR to a folder with more space"
             ) from error

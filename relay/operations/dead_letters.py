@@ -1,9 +1,8 @@
-"""``relay dead-letters``: inspects and redrives changes that could not be published in full, or that a consumer could
-not decode.
+"""``relay dead-letters``: inspects and redrives changes that could not be published in full or not be decoded.
 
-A redrive sends the full change after its stub, with the same event id and token. The consumers' rules make it complete
-the stub and never overwrite anything newer (``spark_consumers.fold``). What a consumer could not decode is marked, too,
-if it can be decoded by now.
+A redrive sends the full change after its stub, with the same event id and token. By the consumers' rules it completes
+the stub and never overwrites anything newer (``spark_consumers.fold``). A change that a consumer could not decode is
+marked as redriven if it can be decoded now.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from relay.avro.encode import with_attribute
 from relay.avro.registry import open_schemas
 from relay.change import REDRIVEN, UNDECODED
 from relay.config import Config
-from relay.config.fields import duration_text, iso_time
+from relay.config.value_types import duration_text, iso_time
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import read_committed
@@ -39,10 +38,10 @@ from relay.operations.tail import decode_to_json, json_values
 _RELAY = "relay"
 
 _REMEMBERED = 0.9
-"""The part of ``copy.tombstone_retention`` in which a change is sent again: the rest is for a copy that is behind."""
+"""The part of ``copy.tombstone_retention`` within which a change is redriven: a copy may lag for the rest."""
 
 _Record = tuple[str, bytes, bytes, int, Headers]
-"""What `Publisher.send` takes: topic, value, key, partition and headers."""
+"""The arguments of `Publisher.send`: topic, value, key, partition and headers."""
 
 
 @dataclass
@@ -85,7 +84,7 @@ class DeadLetter:
         return self.text("encoding") or "avro"
 
     def to_json(self, tables: Mapping[str, str]) -> dict[str, Any]:
-        """Return the JSON values of ``list --json``. ``tables``: by topic."""
+        """Return the JSON values of ``list --json``. ``tables``: the table of each topic."""
         key = self.text("key")
         return {
             "id": self.id,
@@ -123,7 +122,7 @@ class DeadLetters:
             servers = config.kafka.bootstrap_servers
             raise Unavailable(f"topic {self._topic!r} does not exist at {servers} yet; `relay run` creates it")
         self._letters: dict[str, DeadLetter] = {}
-        self._next = 0  # the first offset that was not read
+        self._next = 0  # the first offset that was not yet read
         self._read_on(IsolationLevel.READ_COMMITTED)
 
     def all(self) -> list[DeadLetter]:
@@ -132,17 +131,19 @@ class DeadLetters:
     def pending(
         self, *, since: float | None = None, reason: str | None = None, at_most: int | None = None
     ) -> list[DeadLetter]:
-        """Return the ones that have been neither redriven nor dismissed, the oldest first, at most ``at_most``.
+        """Return the oldest ``at_most`` dead letters that were neither redriven nor dismissed.
 
-        ``since``: only those written at or after this time, in seconds since the epoch. ``reason``: only ones whose
-        reason has this text in it. Raises ``ConfigError`` if none has, but there are others.
+        ``since``: only those written at or after this time, in seconds since the epoch. ``reason``: only those whose
+        reason contains this text. Raises ``ConfigError`` if there are pending ones, but none with this reason.
         """
         found = [letter for letter in self.all() if letter.is_pending]
         if reason is not None:
             reasons = sorted({letter.text("reason") for letter in found})
             found = [letter for letter in found if reason in letter.text("reason")]
             if reasons and not found:
-                raise ConfigError(f"--reason {reason}: the reasons of those that wait are: {', '.join(reasons)}")
+                raise ConfigError(
+                    f"--reason {reason}: no pending dead letter has this reason; pending: {', '.join(reasons)}"
+                )
         return [letter for letter in found if since is None or letter.written_at.timestamp() >= since][:at_most]
 
     def find(self, name: str) -> DeadLetter:
@@ -180,7 +181,7 @@ class DeadLetters:
     def redrive(
         self, letters: Sequence[DeadLetter], on_sent: Callable[[DeadLetter], None], *, dry_run: bool = False
     ) -> None:
-        """Send ``letters`` again, each in a transaction of its own, and call ``on_sent`` after each.
+        """Send ``letters`` again, each in its own transaction, and call ``on_sent`` after each.
 
         Leaves out letters that another command has redriven or dismissed since they were read. ``dry_run``: send
         nothing, and call ``on_sent`` for what would be sent. Raises ``RelayError`` at the end, with one line per
@@ -221,7 +222,7 @@ class DeadLetters:
             raise RelayError("\n".join(problems))
 
     def dismiss(self, letters: Sequence[DeadLetter], on_dismissed: Callable[[DeadLetter], None]) -> None:
-        """Note that nobody waits for ``letters`` any longer, and call ``on_dismissed`` after each."""
+        """Mark ``letters`` as dismissed, and call ``on_dismissed`` after each."""
         publisher = self._publisher(Limits.from_topics(self._topics(), self._producer), "dismiss")
         for letter in letters:
             with self._transaction(publisher, letter, "dismissed"):
@@ -234,11 +235,11 @@ class DeadLetters:
         return KafkaSettings.from_config(self.config).producer
 
     def _topics(self) -> list[FoundTopic]:
-        """Return the topics of the relay that exist."""
+        """Return the relay's topics that exist."""
         return [each for each in topics.survey(self._admin, self.config, list(self.tables.values())) if each.exists]
 
     def _publisher(self, limits: Limits, command: str) -> Publisher:
-        """Return a producer. It fences the one before it of the same ``command``, and ends its transaction."""
+        """Return a producer. It fences the previous one of the same ``command`` and ends its transaction."""
         return Publisher(limits.producer(self._producer), f"{self.config.name}-{command}")  # I3
 
     def _mark(self, letter: DeadLetter, suffix: bytes) -> _Record:
@@ -254,8 +255,8 @@ class DeadLetters:
             raise Unavailable(f"dead letter {letter.id} was not {done}: {error}") from error
         except Fenced as error:
             raise Unavailable(
-                f"dead letter {letter.id} may not have been {done}: another such command has begun since, and goes on "
-                f"with what is left ({error}). `relay dead-letters list` shows what is pending"
+                f"dead letter {letter.id} may not have been {done}: another `dead-letters` command has begun since, "
+                f"and continues with the rest ({error}). `relay dead-letters list` shows what is pending"
             ) from error
         except RelayError:
             with contextlib.suppress(Aborted, Fenced):
@@ -265,7 +266,7 @@ class DeadLetters:
     def _build_record(
         self, letter: DeadLetter, target: FoundTopic | None, schemas: WriterSchemas
     ) -> tuple[bytes, bytes, Headers]:
-        """Return value, key and headers of the record to send for a dead letter to ``target``, if it has a topic."""
+        """Return value, key and headers of the record that redrives a dead letter. ``target``: its topic, or None."""
         if target is None or letter.partition >= target.topic.partitions:
             raise RelayError(f"{letter.topic}[{letter.partition}] is not a partition of this config's topics")
         if letter.encoding != "avro":
@@ -287,7 +288,7 @@ class DeadLetters:
         return value, key, headers
 
     def _marked(self, value: bytes, schemas: WriterSchemas) -> bytes:
-        """Return a change that a consumer could not decode as one that is late (I7); unchanged if nobody can yet.
+        """Return the change marked as late (I7); unchanged if it still cannot be decoded.
 
         Raises ``RelayError`` if the copy may have forgotten that its row was deleted since.
         """
@@ -296,14 +297,14 @@ class DeadLetters:
         except (UnknownFraming, UnknownSchema, Undecodable):
             return value
         copy, relayed_at = self.config.copy_, change["relayed_at"].timestamp()
-        # I7: a tombstone is younger than all changes before it.
+        # I7: the tombstone is younger than all changes before the deletion.
         oldest = 0.0 if copy is None else self._clock() - _REMEMBERED * copy.tombstone_retention
         if copy is not None and change["new"] is not None and relayed_at < oldest:
             raise RelayError(
                 f"it was relayed at {iso_time(relayed_at)}, longer ago than nine tenths of `copy.tombstone_retention` "
-                f"({duration_text(copy.tombstone_retention)}), so the copy may not know any more that its row was "
-                "deleted since: read the table again with `relay snapshot`; if you know that the row exists, redrive "
-                "it with a longer time, as --set copy.tombstone_retention=365d"
+                f"({duration_text(copy.tombstone_retention)}), so the copy may have forgotten that its row was "
+                f"deleted since: read the table again with `relay snapshot`; if you know that the row exists, redrive "
+                "it with a longer time, such as --set copy.tombstone_retention=365d"
             )
         return value if REDRIVEN in change["attributes"] else with_attribute(value, REDRIVEN, UNDECODED)
 
@@ -334,7 +335,7 @@ class DeadLetters:
             headers["reason"] = b"not a dead letter"
         letter = self._letters.get(name)
         if letter is None or number == 1:
-            # A first chunk starts a dead letter over: its change was published again, and has not been redriven since.
+            # A first chunk replaces the dead letter: its change was published again, and was not redriven since.
             written = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
             topic, partition, offset = place
             letter = DeadLetter(name, headers, topic, partition, offset, chunk_count, written)
@@ -352,7 +353,7 @@ class DeadLetters:
         return found if found is not None and found.offset() == offset else None
 
     def _read_on(self, isolation: IsolationLevel) -> None:
-        """Read the committed dead letters and marks that were not read yet, up to the end as ``isolation`` sees it."""
+        """Read new committed dead letters and marks, up to the end that ``isolation`` sees."""
         where = (self._topic, 0)
         first, end = offset_bounds(self._admin, [where], isolation=isolation)[where]
         with contextlib.closing(self._read(where, max(first, self._next), end)) as records:
@@ -377,6 +378,7 @@ def _headers(message: Message) -> Headers:
 def _check_size(letter: DeadLetter, size: int, limit: int) -> None:
     if size > limit:
         raise RelayError(
-            f"it has {size} bytes, but topic {letter.topic} allows {limit}: raise the topic's max.message.bytes or the "
+            f"its record has {size} bytes, but topic {letter.topic} allows {limit}: raise the topic's "
+            f"max.message.bytes or the "
             "producer's message.max.bytes (`kafka.producer` in the config), whichever is lower, and redrive it again"
         )

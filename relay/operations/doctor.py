@@ -1,7 +1,7 @@
-"""``relay doctor``: everything that a bug report needs, without secrets.
+"""``relay doctor``: collects everything that a bug report needs, without secrets.
 
-Each part is made separately: one that fails is in the bundle with its error. At the end all secrets of the config and
-of the environment are replaced in all parts, wherever they stand.
+Each part is made separately; for one that fails, the bundle contains its error. At the end all secrets of the config
+and of the environment are replaced in all parts.
 """
 
 import io
@@ -31,10 +31,10 @@ from relay.operations import check, status
 from relay.source import Finding
 
 _SHORTEST = 3
-"""In characters: a text shorter than this is not a secret, and is found everywhere."""
+"""Characters that a secret has at least: a shorter text would be found everywhere."""
 
 _OTHER_URLS = re.compile(r"(?<=://)[^/\s\"\\]+(?=@)|(?<=password=)[^&\s\"\\]+")
-"""Users and passwords of URLs that are not the config's; never the quote that ends a text in JSON."""
+"""Users and passwords in URLs that are not from the config. It never matches the quote that ends a JSON string."""
 
 _LOG_TAIL = 1_000_000  # bytes
 _ANSWER = 8_000_000  # bytes
@@ -45,9 +45,9 @@ _PATHS = {"metrics.txt": "/metrics", "healthz.json": "/healthz", "readyz.json": 
 def collect(
     config: Config, document: Document, with_tables: Callable[[Config], Config], log: Path | None = None
 ) -> dict[str, str]:
-    """Return the parts of the bundle by their file name, without secrets. ``log``: a file whose end is added.
+    """Return the parts of the bundle by file name, without secrets. ``log``: a file whose end is added.
 
-    ``with_tables``: finds the tables of sources that do not name them. Raises nothing: what fails is in the bundle.
+    ``with_tables``: finds the tables of sources that name none. Raises nothing: errors are in the bundle.
     """
     parts: dict[str, Callable[[], str]] = {
         "versions.json": lambda: _json(_versions()),
@@ -65,14 +65,11 @@ def collect(
 
 
 def refuse(into: Path, log: Path | None) -> None:
-    """Raise ``RelayError`` if a bundle cannot be written, and ``ConfigError`` if the log cannot be read.
-
-    Find this out before anything is asked, which takes a minute while services are down.
-    """
+    """Raise ``ConfigError`` for a bundle or a log that cannot be used, before collecting takes a minute."""
     if os.path.lexists(into):
-        raise RelayError(f"cannot write {into}: File exists")
+        raise ConfigError(f"--into {into}: already exists: choose another name")
     if not os.access(into.parent, os.W_OK | os.X_OK):
-        raise RelayError(f"cannot write {into}: {into.parent} is not a writable folder; name another place with --into")
+        raise ConfigError(f"--into {into}: {into.parent} is not a writable folder: choose another place")
     try:
         if log is not None:
             log.open("rb").close()
@@ -84,14 +81,21 @@ def write(parts: dict[str, str], into: Path) -> None:
     """Write the bundle to a new ``.tar.gz``, or to a new folder. Raises ``RelayError`` if it cannot."""
     try:
         if into.name.endswith((".tar.gz", ".tgz")):
-            with open(os.open(into, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-                _pack(parts, stream, into.name.partition(".")[0])
+            with (
+                open(os.open(into, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream,
+                tarfile.open(fileobj=stream, mode="w:gz") as archive,
+            ):
+                for name, text in parts.items():
+                    data = text.encode()
+                    member = tarfile.TarInfo(f"{into.name.partition('.')[0]}/{name}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
             return
         into.mkdir(mode=0o700)
         for name, text in parts.items():
             (into / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        if not isinstance(error, FileExistsError):  # a part of a bundle would be in the way of the next attempt
+        if not isinstance(error, FileExistsError):  # an unfinished bundle would be in the way of the next attempt
             if into.is_dir():
                 shutil.rmtree(into)
             else:
@@ -99,17 +103,8 @@ def write(parts: dict[str, str], into: Path) -> None:
         raise RelayError(f"cannot write {into}: {error.strerror}") from error
 
 
-def _pack(parts: dict[str, str], stream: Any, folder: str) -> None:
-    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for name, text in parts.items():
-            data = text.encode()
-            member = tarfile.TarInfo(f"{folder}/{name}")
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-
-
 def without(text: str, secrets: Iterable[str]) -> str:
-    """Return ``text`` with ``***`` in place of each secret, even of one that is escaped as in JSON or in a URL."""
+    """Return ``text`` with ``***`` in place of each secret, also where it is escaped for JSON or a URL."""
     forms = {form for each in secrets for form in (each, json.dumps(each)[1:-1], quote(each), quote(each, safe=""))}
     for form in sorted(forms, key=len, reverse=True):
         if len(form) >= _SHORTEST:
@@ -120,7 +115,7 @@ def without(text: str, secrets: Iterable[str]) -> str:
 def _made(make: Callable[[], str]) -> str:
     try:
         return make()
-    except Exception as error:  # whatever it is, the other parts are wanted
+    except Exception as error:  # whatever the error is, the other parts are still useful
         kind = "" if isinstance(error, RelayError) else f"{type(error).__name__}: "
         return f"not available: {kind}{error}\n"
 
@@ -139,7 +134,7 @@ def _findings(found: Iterator[Finding]) -> str:
 
 
 def _asked(settings: HttpConfig, path: str) -> str:
-    """Ask the relay of this machine."""
+    """Return the answer of the relay on this machine for ``path``."""
     host, port = host_port(settings.address)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     tls, headers = client_side(settings), Access(settings).headers

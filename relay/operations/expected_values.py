@@ -1,7 +1,7 @@
-"""What the values of a cache have to be, by a fresh look at the rows they come from.
+"""What the values of a cache should be, by a fresh look at the rows behind them.
 
-An application's encoding is its own. So the truth comes from the application's loader, which makes the same bytes from
-the rows; or, where a value is an item of DynamoDB as ``relay.cache.DynamoDBLoader`` stores it, from the item.
+Only the application knows its encoding. So expected values come from the application's loader, which makes the same
+bytes from the rows; or, for values that ``relay.cache.DynamoDBLoader`` stores, from the DynamoDB item.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from relay.engine.kinds import kind_of
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.source import CachedItems
 
-_AT_ONCE = 100  # keys that a loader is asked for in one call
+_AT_ONCE = 100  # keys per call of a loader
 
 
 @dataclass(frozen=True, slots=True)
 class ServedValue:
-    """A value that readers of the cache get now. ``value`` is None if there is no such item."""
+    """A value that the cache serves now. ``value`` is None if the cache says that the item does not exist."""
 
     value: bytes | None
     tokens: Tokens
@@ -38,7 +38,7 @@ class ServedValue:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``truth``: what the rows make, where it is different. ``unknown``: why that is not known, or empty."""
+    """``truth``: the value that the rows give, if it differs. ``unknown``: why it is unknown, or empty."""
 
     is_same: bool = False
     truth: bytes | None = None
@@ -50,18 +50,18 @@ _unknown = partial(Comparison, False, None)
 
 
 def truth(config: Config, loaders: Sequence[str]) -> LoadersTruth | ItemsTruth:
-    """Return what to compare the values of the config's cache with. ``loaders``: each as ``module:name``.
+    """Return what computes the expected values for the config's cache. ``loaders``: each as ``module:name``.
 
-    Raises ``ConfigError`` if a loader cannot be imported, or is needed and not given.
+    Raises ``ConfigError`` if a loader cannot be imported, or if one is needed and none is given.
     """
     if loaders:
-        return LoadersTruth([_Loader(name) for name in loaders])
+        return LoadersTruth(loaders)
     keys = config.cache.keys if config.cache else {}
     sources = {table: config.tables[table] for table in keys}
     items = [
         open_items(source, keys[table])
         for table, source in sources.items()
-        if source.can_read_items and (open_items := kind_of(source).items) is not None
+        if source.traits.can_read_items and (open_items := kind_of(source).items) is not None
     ]
     if not items:
         raise ConfigError(
@@ -72,52 +72,41 @@ def truth(config: Config, loaders: Sequence[str]) -> LoadersTruth | ItemsTruth:
 
 
 class LoadersTruth:
-    """The values that the application's loaders make: for each key, the first that has one."""
+    """Expected values from the application's loaders. For each key, the first loader that returns a value counts.
 
-    def __init__(self, loaders: Sequence[_Loader]) -> None:
-        self._loaders = loaders
-
-    def close(self) -> None:
-        for loader in self._loaders:
-            loader.close()
-
-    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
-        """Compare values, by cache key, with their rows, which are read after the values.
-
-        Raises ``Unavailable`` if a loader raises, ``ConfigError`` if one returns something else than values.
-        """
-        found: dict[str, Comparison] = {}
-        keys = list(served)
-        for start in range(0, len(keys), _AT_ONCE):
-            wanted = {key: served[key].tokens or None for key in keys[start : start + _AT_ONCE]}
-            for loader in self._loaders:
-                if wanted:
-                    loaded = loader.load(wanted)
-                    found |= {key: _compared(served[key], value) for key, value in loaded.items()}
-                    wanted = {key: compare for key, compare in wanted.items() if key not in loaded}
-            found |= dict.fromkeys(wanted, _unknown("no --loader returned a value for the key"))
-        return found
-
-
-class _Loader:
-    """A loader of the application: what ``TokenCache.get_many`` takes, or an object whose ``load_many`` is.
-
-    For an ``AsyncTokenCache`` it is a coroutine function. It may leave out keys that are not its own. It has to read
-    from primaries or consistently: what a lagging copy shows is not the truth.
+    A loader is a callable for ``TokenCache.get_many``, or an object with ``load_many``; for an ``AsyncTokenCache`` it
+    is a coroutine function. It may leave out keys that are not its own. It has to read from primaries, or consistently,
+    because a replica may lag.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._load_many = imported(name)
+    def __init__(self, loaders: Sequence[str]) -> None:
+        self._loaders = {name: imported(name) for name in loaders}
         self._runner = asyncio.Runner()  # one event loop for all calls, as in an application
 
     def close(self) -> None:
         self._runner.close()
 
-    def load(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Return the values of the keys that the loader has. Raises ``Unavailable`` and ``ConfigError``."""
+    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
+        """Compare cached values, by key, with their rows, which are read after the values.
+
+        Raises ``Unavailable`` if a loader raises, ``ConfigError`` if one returns anything but values.
+        """
+        found: dict[str, Comparison] = {}
+        keys = list(served)
+        for start in range(0, len(keys), _AT_ONCE):
+            wanted = {key: served[key].tokens or None for key in keys[start : start + _AT_ONCE]}
+            for name in self._loaders:
+                if wanted:
+                    loaded = self._load(name, wanted)
+                    found |= {key: _compared(served[key], value) for key, value in loaded.items()}
+                    wanted = {key: compare for key, compare in wanted.items() if key not in loaded}
+            found |= dict.fromkeys(wanted, _unknown("no --loader returned a value for the key"))
+        return found
+
+    def _load(self, name: str, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+        """Return the values for the keys that the loader knows. Raises ``Unavailable`` and ``ConfigError``."""
         try:
-            loaded = self._load_many(wanted)
+            loaded = self._loaders[name](wanted)
             if inspect.iscoroutine(loaded):
                 loaded = self._runner.run(loaded)
             values = {key: loaded[key] for key in wanted if key in loaded}
@@ -125,13 +114,13 @@ class _Loader:
             raise
         except Exception as error:
             raise Unavailable(
-                f"the loader {self.name} failed for {len(wanted)} keys, the first of them {next(iter(wanted))!r}: "
+                f"the loader {name} failed for {len(wanted)} keys, the first of them {next(iter(wanted))!r}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         for key, value in values.items():
             if not isinstance(value, LoadedValue):
                 raise ConfigError(
-                    f"the loader {self.name} returned {type(value).__name__} for {key!r}: it must return a "
+                    f"the loader {name} returned {type(value).__name__} for {key!r}: it must return a "
                     "relay.cache.LoadedValue for each key, as for TokenCache.get_many"
                 )
         return values
@@ -139,12 +128,12 @@ class _Loader:
 
 def _compared(served: ServedValue, loaded: LoadedValue) -> Comparison:
     if not loaded.fresher:
-        return _unknown("the loader read an older state than the value's: it must read from the primary")
+        return _unknown("the loader read an older state than the cached value's: it must read from the primary")
     return _SAME if loaded.value == served.value else Comparison(truth=loaded.value)
 
 
 def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
-    """Return what loads many keys, of the loader ``module:name``. Raises ``ConfigError``."""
+    """Return the callable of the loader ``module:name`` that loads many keys. Raises ``ConfigError``."""
     module, colon, path = name.partition(":")
     if not (module and colon and path):
         raise ConfigError(f"--loader {name}: must be module:name, such as shop.cache:orders")
@@ -159,7 +148,7 @@ def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
 
 
 class ItemsTruth:
-    """The items of DynamoDB tables, for values that are items in DynamoDB's typed JSON."""
+    """Expected values that are DynamoDB items, in DynamoDB's typed JSON."""
 
     def __init__(self, tables: Iterable[CachedItems]) -> None:
         self._tables = list(tables)
@@ -184,7 +173,7 @@ class ItemsTruth:
 def _chosen(
     table: CachedItems, value: bytes | None, items: Mapping[str, dict[str, Any] | None]
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield the items that the value may come from: the one that has the value's own key, all of them for no value."""
+    """Yield the items that the value may come from: the item with the value's own key, or all for a missing value."""
     if value is None:
         yield from items.values()
         return
@@ -199,13 +188,11 @@ def _like(value: bytes | None, items: list[dict[str, Any] | None]) -> Comparison
         found = [item for item in items if item is not None]
         if not items or len(found) not in (0, len(items)):
             return Comparison(
-                unknown="the cache has that there is no item, and the key does not name one item: use --loader"
+                unknown="the cache says that there is no item, but the key may name several items: use --loader"
             )
         return Comparison(truth=image_json(found[0]).encode()) if found else _SAME
     if len(items) != 1:
-        return Comparison(
-            unknown="the value is not the item that its key names, in DynamoDB's typed JSON: use --loader"
-        )
+        return Comparison(unknown="the value is not the typed JSON of the item that its key names: use --loader")
     (item,) = items
     if item is None:
         return Comparison(truth=None)
@@ -213,5 +200,5 @@ def _like(value: bytes | None, items: list[dict[str, Any] | None]) -> Comparison
     try:
         is_same = canonical_item(orjson.loads(value)) == canonical_item(orjson.loads(truth))
     except (ValueError, TypeError, AttributeError):
-        return _unknown("the value has a part that is not DynamoDB's typed JSON: use --loader")
+        return _unknown("the value contains a part that is not DynamoDB's typed JSON: use --loader")
     return _SAME if is_same else Comparison(truth=truth)

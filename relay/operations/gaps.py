@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,24 +9,22 @@ import orjson
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
+from relay.config.per_table import NO_READS
 from relay.errors import ConfigError
 from relay.kafka import topics
-from relay.kafka.checkpoints import CheckpointView, read_checkpoints
+from relay.kafka.checkpoints import committed_records
 from relay.kafka.committed import read_all_committed
 from relay.kafka.settings import KafkaSettings
-from relay.records import Decision, PendingGap
+from relay.records import CommittedRecords, Decision, PendingGap
 from relay.stream import gap_decisions
 
 GapState = Literal["pending", "accepted", "published"]
-"""Pending: the relay has stopped at it. Accepted: the relay continues at its next start. Published: it is over."""
+"""Pending: the relay stopped at the gap. Accepted: it continues at its next start. Published: nothing is left to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedGap:
-    """A gap and its state. ``gap``: as on the gaps topic. ``decision``: set only while it is accepted.
-
-    ``replaced``: the decision before it, if there was one.
-    """
+    """A gap as on its topic, and its state. ``decision``: set while it is accepted. ``replaced``: the one before it."""
 
     gap: Mapping[str, Any]
     state: GapState
@@ -46,30 +43,29 @@ class ListedGap:
         return {**self.gap, "state": self.state, "decision": self.decision and self.decision.value}
 
 
-def list_gaps(config: Config, admin: AdminClient | None = None) -> list[ListedGap]:
-    """Return all gaps, unpublished ones first. Raises ``Unavailable``."""
+def list_gaps(
+    config: Config, admin: AdminClient | None = None, view: CommittedRecords | None = None
+) -> list[ListedGap]:
+    """Return all gaps, unpublished ones first. Raises ``Unavailable``. ``view``: what the relay has committed."""
     admin = admin or topics.connect(config)
+    # Before the topic of gaps, else a gap that is published meanwhile would be in neither.
+    view = committed_records(config, admin) if view is None else view
     published: dict[str, ListedGap] = {}
     for message in read_all_committed(admin, config, config.internal("gaps")):
         gap = orjson.loads(message.value() or b"")
         published[gap["id"]] = ListedGap(gap, "published")
-    unpublished = []
-    if config.internal("checkpoints") in topics.list_topics(admin, config):
-        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-            for gap in _unpublished_gaps(view, config):
-                # A worker may have published it and not yet removed its record.
-                if gap.id not in published:
-                    state: GapState = "accepted" if gap.decision else "pending"
-                    unpublished.append(ListedGap(gap.gap.published(), state, gap.decision))
+    unpublished = [
+        ListedGap(gap.gap.published(), "accepted" if gap.decision else "pending", gap.decision)
+        for gap in _unpublished_gaps(config, view)
+        if gap.id not in published  # a worker may have published the gap but not yet removed its record
+    ]
     return [*unpublished, *published.values()]
 
 
 def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
-    """Record the decision about a pending gap. Raises ``ConfigError`` and ``Unavailable``.
-
-    The next worker that meets the gap, running or after a restart, continues under this decision.
-    """
-    found = list_gaps(config)
+    """Record the decision for the next worker that meets the gap. Raises ``ConfigError`` and ``Unavailable``."""
+    admin = topics.connect(config)
+    found = list_gaps(config, admin)
     unpublished = [gap for gap in found if gap.state != "published"]
     chosen = next((gap for gap in found if gap.id == gap_id), None)
     if chosen is None:
@@ -77,13 +73,17 @@ def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
         raise ConfigError(f"there is no gap {gap_id!r}; {ids}")
     if chosen.state == "published":
         raise ConfigError(f"gap {gap_id} has already been published, so there is nothing left to decide")
-    with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-        pending = next((gap for gap in _unpublished_gaps(view, config) if gap.id == gap_id), None)
+    pending = next(
+        (gap for gap in _unpublished_gaps(config, committed_records(config, admin)) if gap.id == gap_id), None
+    )
     if pending is None:
         raise ConfigError(f"gap {gap_id} has just been published, so there is nothing left to decide")
+    of_debezium = [each.name for each in config.sources if each.is_debezium]
+    if decision is Decision.RESNAPSHOT and chosen.source in of_debezium:  # I7
+        raise ConfigError(f"source {chosen.source}: resnapshot {NO_READS}")
     gap_decisions.write(KafkaSettings.from_config(config), replace(pending, decision=decision, updated_at=time.time()))
     return ListedGap(pending.gap.published(), "accepted", decision, pending.decision)
 
 
-def _unpublished_gaps(view: CheckpointView, config: Config) -> list[PendingGap]:
+def _unpublished_gaps(config: Config, view: CommittedRecords) -> list[PendingGap]:
     return [gap for entry in config.sources for gap in gap_decisions.all_pending_gaps(view, entry.name)]

@@ -1,4 +1,4 @@
-"""``relay init``: writes a config with comments, after a look at the tables if that is wanted."""
+"""``relay init``: writes a config with comments, on request after a look at the tables."""
 
 import os
 import re
@@ -20,12 +20,12 @@ from relay.errors import ConfigError
 SourceType = Literal["dynamodb", "mysql", "vitess"]
 
 _COLUMN = 34
-"""Where the comments behind values begin."""
+"""The column at which comments after values begin."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the config shall say. ``table``: all of the database if empty, which a source of DynamoDB cannot have."""
+    """The content of the config. ``table``: empty means all tables of the database, except for DynamoDB."""
 
     type: SourceType
     kafka: str
@@ -45,7 +45,7 @@ class Wanted:
 
     @property
     def source(self) -> str:
-        """The name of the source, which is the name of what it reads."""
+        """The name of the source, which is the name of the database, keyspace or table."""
         read = self.database or self.keyspace or self.table[0]
         return re.sub(r"[^A-Za-z0-9._-]", "-", read).strip(".") or "source"
 
@@ -60,10 +60,10 @@ class Wanted:
 
 
 _OF_SOURCE = {"tables": "table", "shards": "server", "endpoint_url": "endpoint-url"}
-"""The options of keys of the source, where they have other names. All other keys begin with their options' keys."""
+"""The options of the source's keys, where their names differ. The other keys begin with the name of their option."""
 
 Keys = Mapping[str, Sequence[str]]
-"""The columns of the key of each table."""
+"""The key columns of each table."""
 
 
 def draft(path: str, wanted: Wanted, *, look: bool) -> str:
@@ -73,7 +73,7 @@ def draft(path: str, wanted: Wanted, *, look: bool) -> str:
     """
     if wanted.cache and not look:
         raise ConfigError("--cache: needs --look, since cache keys are made of the columns of a table's key")
-    # What the database has to say is not needed to see whether the other values are right.
+    # The other values can be checked before the database is asked.
     bare = _text(wanted, {}, cache=False)
     config = _checked(path, bare, wanted, os.environ if look else {wanted.password: "?", **os.environ})
     if not look:
@@ -84,7 +84,7 @@ def draft(path: str, wanted: Wanted, *, look: bool) -> str:
 
 
 def keys_of(config: Config) -> Keys:
-    """Connect to the sources and return the columns of the key of each table. Raises ``RelayError``."""
+    """Connect to the sources and return the key columns of each table. Raises ``RelayError``."""
     found: dict[str, list[str]] = {}
     for source in config.sources:
         with closing(open_source(source)) as opened:
@@ -97,13 +97,13 @@ def _checked(path: str, text: str, wanted: Wanted, environment: Mapping[str, str
     try:
         return validate(parse(path, text, environment), Path(path))
     except ConfigError as error:
-        # The file is not there yet, so its lines and columns would help nobody.
+        # The file does not exist yet, so its lines and columns would help nobody.
         lines = (re.sub(rf"^{re.escape(path)}:\d+:\d+: ", "", line) for line in str(error).splitlines())
         raise ConfigError("\n".join(_with_option(line, wanted) for line in lines)) from None
 
 
 def _with_option(line: str, wanted: Wanted) -> str:
-    """Return an error that names the option in place of the key, with its value unless that may hold a password."""
+    """Return an error that names the option in place of the key, with its value unless it may contain a password."""
     key, _, problem = line.partition(": ")
     if problem and (inside := re.match(r"`sources\[0\]\.(\w+)", key)):
         return f"--{_OF_SOURCE.get(inside[1], inside[1])}: {problem}"
@@ -124,7 +124,7 @@ def _text(wanted: Wanted, keys: Keys, *, cache: bool) -> str:
         _line(f"name: {_quoted(wanted.relay)}", "the prefix of the relay's own topics and groups; keep it"),
         "kafka:",
         f"  bootstrap_servers: {_quoted(wanted.kafka)}",
-        _line("  partitions: 6", "of each topic of changes; another number later needs new topics"),
+        _line("  partitions: 6", "per topic of changes; changing it later needs new topics"),
         "  # producer: {security.protocol: SASL_SSL, sasl.mechanism: SCRAM-SHA-512,",
         '  #   sasl.username: relay, sasl.password: "${KAFKA_PASSWORD}"}',
         '# schema_registry: {url: "http://registry:8081"}',
@@ -169,10 +169,10 @@ def _dynamodb(wanted: Wanted) -> Iterable[str]:
     if wanted.endpoint_url:
         yield f"    endpoint_url: {_quoted(wanted.endpoint_url)}"
     yield _line("    start: trim_horizon", "all that the stream still has; or latest, or a time")
-    yield _line("    # snapshot: initial", "read the table, too, beside its stream")
+    yield _line("    # snapshot: initial", "also read the table, beside its stream")
     yield _line("    # on_gap: resnapshot", "read the table again if changes were lost; default: stop")
     if one:
-        yield _line("    # columns: {total: long}", "with the key's: typed rows instead of DynamoDB's JSON")
+        yield _line("    # columns: {total: long}", "with the key columns: typed rows instead of DynamoDB's JSON")
 
 
 def _mysql(wanted: Wanted) -> Iterable[str]:
@@ -180,7 +180,7 @@ def _mysql(wanted: Wanted) -> Iterable[str]:
     yield f"    database: {_quoted(wanted.database)}"
     yield from _tables_and_account(wanted)
     yield _line("    start: current", "or a time, or {gtid: {...}}")
-    yield _line("    # snapshot: initial", "read the tables, too, beside the binlog")
+    yield _line("    # snapshot: initial", "also read the tables, beside the binlog")
     yield _line("    # on_gap: resnapshot", "read the tables again if changes were lost; default: stop")
     yield "    # tls: {ca: /etc/relay/mysql-ca.pem}"
 
@@ -206,7 +206,7 @@ _SOURCES = {"dynamodb": _dynamodb, "mysql": _mysql, "vitess": _vitess}
 
 
 def _template(table: str, columns: Sequence[str]) -> str:
-    """Return a template for the cache keys of a table, ``orders:{id}``."""
+    """Return a template for the cache keys of a table, such as ``orders:{id}``."""
     return ":".join((table.replace("{", "{{").replace("}", "}}"), *(f"{{{column}}}" for column in columns)))
 
 
@@ -215,7 +215,7 @@ def _list(texts: Sequence[str]) -> str:
 
 
 def _quoted(text: str | None) -> str:
-    """Return ``text`` as YAML that can stand everywhere: plain if it is a word, otherwise in quotes."""
+    """Return ``text`` as YAML that is valid anywhere: plain if it is a word, otherwise in quotes."""
     text = text or ""
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text) and yaml.safe_load(text) == text:
         return text

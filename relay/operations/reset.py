@@ -1,4 +1,4 @@
-"""``relay reset``: restarts a source at another place, and publishes a gap so that consumers know.
+"""``relay reset``: restarts a source at another place, and publishes a gap to tell consumers.
 
 It works like a worker: it joins the group as its only member, passes the fence, and commits everything in one
 transaction with the offsets of the partitions it writes. A worker that joins meanwhile makes the transaction fail (I3).
@@ -13,10 +13,11 @@ from typing import Any
 
 import yaml
 
+from relay.avro.debezium import value_schema
 from relay.avro.registry import open_schemas
-from relay.avro.schema import change_schema
 from relay.config import Config, SourceConfig
-from relay.engine.kinds import open_source, open_sources
+from relay.config.per_table import NO_READS
+from relay.engine.kinds import open_source
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
@@ -36,14 +37,14 @@ from relay.stream.planning import Planning
 from relay.stream.watermark_records import key_beside
 
 _JOIN_TIMEOUT = 60.0
-"""Seconds until this process must be the only member of the group."""
+"""Seconds until this process must have become the only member of the group."""
 
 _PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The effects of a reset. ``removed_keys``: the removed checkpoints'. ``workers``: the running ones.
+    """The effects of a reset. ``removed_keys``: keys of the removed checkpoints. ``workers``: the running workers.
 
     ``snapshot``: the control record of the snapshot that begins again, or None if none was unfinished.
     """
@@ -61,7 +62,7 @@ class Reset:
         return str((self.gap.end or {})["start"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values. ``removed``: how many records of checkpoints."""
+        """Return plain JSON values. ``removed`` is the number of removed checkpoint records."""
         return {
             "stream": self.stream.label,
             "start": self.start,
@@ -77,19 +78,18 @@ def preview(config: Config, name: str, to: str) -> Reset:
     entry = _with_start(config, name, to)
     settings = KafkaSettings.from_config(config)
     workers = _workers(config, settings)
-    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        return _decide(config, entry, view, workers)
+    return _decide(config, entry, read_checkpoints(settings.client, settings.checkpoints), workers)
 
 
 def accept_lost_state(config: Config) -> Iterator[Gap]:
-    """Let the next run begin although state is lost: yield the gaps, each once it is published.
+    """Let the next run begin although state is lost. Yield each gap once it is published.
 
-    The schemas that the tables have now are published, and sources whose checkpoints are lost begin where ``start``
-    says. After an error, the next call does the rest. Raises like ``reset``.
+    Publishes the present schemas of the tables; sources whose checkpoints are lost begin where ``start`` says. After an
+    error, call it again to do the rest. Raises like ``reset``.
     """
     settings, admin = KafkaSettings.from_config(config), topics.connect(config)
     with ExitStack() as stack:
-        sources = [stack.enter_context(closing(source)) for source in open_sources(config)]
+        sources = [stack.enter_context(closing(open_source(entry))) for entry in config.sources]
         streams = call_all("connect", [source.connect for source in sources])
         tables = [table for source in sources for table in source.tables()]
         topics.create_missing(admin, config, [table.table for table in tables])
@@ -101,10 +101,9 @@ def accept_lost_state(config: Config) -> Iterator[Gap]:
             _publish(settings, gap)  # I9: before the schemas, so that a crash between them repeats it with the same id
             for table in tables:
                 if table.source == name:
-                    schemas.register(config.topic(table.table), change_schema(table))
+                    schemas.register(config.topic(table.table), value_schema(config, table))
             yield gap
-        with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-            names = list(lost.lost(view, sources))
+        names = list(lost.lost(read_checkpoints(settings.client, settings.checkpoints), sources))
     for name in names:
         yield reset(config, name, None).gap
 
@@ -120,12 +119,12 @@ def _publish(settings: KafkaSettings, gap: Gap) -> None:
 
 
 def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIENCE) -> Reset:
-    """Let the next run of the relay read the source ``name`` from ``to``, or from its ``start`` if that is None.
+    """Let the next run read the source ``name`` from ``to``, or from its configured ``start`` if that is None.
 
-    ``patience``: seconds for a broker that does not answer, once for the reset and once to look for its outcome.
-    Raises ``ConfigError`` for an invalid place, or one of another stream; ``RelayError`` while workers are running, or
-    if the source has not been read yet; ``Unavailable``. After an error nothing has changed, unless the message says
-    that this is not known.
+    ``patience``: seconds for a broker that does not answer, once for the reset and once to look for its outcome. Raises
+    ``ConfigError`` for a place that is invalid or in another stream; ``RelayError`` while workers are running, or if
+    the source has not been read yet; ``Unavailable``. After an error nothing has changed, unless the message says
+    otherwise.
     """
     entry = _with_start(config, name, to)
     settings = KafkaSettings.from_config(config)
@@ -158,8 +157,8 @@ def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIE
             transaction.commit()
         except (Aborted, NotAMember) as error:
             raise RelayError(
-                f"nothing was reset: the transaction was aborted, as when a worker of {config.name} starts meanwhile "
-                f"({error})"
+                f"nothing was reset: the transaction was aborted, which happens when a worker of {config.name} starts "
+                f"meanwhile ({error})"
             ) from error
         except (Fenced, RelayError) as error:
             if not _took_effect(settings, identity, decided, patience, error):
@@ -175,33 +174,35 @@ def _open(settings: KafkaSettings, identity: Identity, patience: float) -> Publi
 def _took_effect(
     settings: KafkaSettings, identity: Identity, decided: Reset, patience: float, error: Exception
 ) -> bool:
-    """Whether a reset was committed although ``error`` ended the commit. Raises ``Unavailable`` if nobody can tell."""
+    """Whether a reset was committed although the commit raised ``error``. Raises ``Unavailable`` if that is unknown."""
     try:
         # From here on the commit can no longer happen: a new producer of this name completes it, or aborts it.
         _open(settings, identity, patience).close()
-        with closing(read_checkpoints(settings.client, settings.checkpoints, patience)) as view:
-            plan = view.of(decided.stream).plan
+        plan = read_checkpoints(settings.client, settings.checkpoints, patience).of(decided.stream).plan
     except (Aborted, Fenced, NotDrained, Unavailable) as unanswered:
         raise Unavailable(
             f"it is not known whether the reset took effect, because the broker does not answer ({error}; {unanswered})"
-            f". Once it does, run `relay gaps list CONFIG`: it shows gap {decided.gap.id} if the reset took effect. If "
-            "it does not show it, run the reset again"
+            f". Once it answers, run `relay gaps list CONFIG`: it shows gap {decided.gap.id} if the reset took effect. "
+            "If it does not show the gap, run the reset again"
         ) from error
     return plan is not None and plan.gap == decided.gap.id
 
 
 def _with_start(config: Config, name: str, to: str | None) -> SourceConfig:
-    """Return the config of the source ``name`` with the start ``to``. Raises ``ConfigError`` if that is invalid."""
+    """Return the config of the source ``name`` with the start ``to``. Raises ``ConfigError`` for an invalid start."""
     entry = find_source(config, name)
     if to is None:
         return entry
     try:
-        start = yaml.safe_load(to) if to.startswith("{") else to  # as in the config
-        return entry.model_copy(update={"start": entry.parse_start(start)})
+        start = yaml.safe_load(to) if to.startswith("{") else to  # parsed as in the config
+        found = entry.model_copy(update={"start": entry.parse_start(start)})
     except yaml.YAMLError as error:
         raise ConfigError(f"--to {to}: broken YAML: write it as `start` in the config") from error
     except ValueError as error:
         raise ConfigError(f"--to: {error}") from error
+    if found.is_debezium and found.start == "copy":  # I7
+        raise ConfigError(f"--to: `copy` {NO_READS}")
+    return found
 
 
 def _require_no_workers(config: Config, settings: KafkaSettings) -> None:
@@ -216,7 +217,7 @@ def _workers(config: Config, settings: KafkaSettings) -> tuple[str, ...]:
     admin = topics.connect(config)
     if settings.checkpoints not in topics.list_topics(admin, config):
         raise RelayError(
-            f"relay {config.name} has not run yet: set `start` in the config instead of a reset. If it has "
+            f"relay {config.name} has not run yet: set `start` in the config instead of resetting. If it has "
             "run, its checkpoints are lost: accept that with `relay reset CONFIG --lost-state`"
         )
     return tuple(f"{m.client} at {m.host}" for m in members(admin, settings.group, settings.checkpoints))
@@ -245,7 +246,7 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
         loss = LostState(topics.connect(config), config).lost(view, [source]).get(source.name)
     snapshot = restarted(committed, view.requests_of(entry.name), gap, plan.floor)
     kept = stream.snapshot_key if snapshot is not None else None
-    lost = loss.shards if loss is not None else ()  # of which watermarks are left
+    lost = loss.shards if loss is not None else ()  # shards whose watermarks still exist
     removed_keys = (*(key for key in committed.beside_plan() if key != kept), *lost)
     return Reset(stream, plan, gap, removed_keys, workers, snapshot)
 
@@ -258,7 +259,7 @@ def _after_loss(
         stream = source.connect(first)
     loss = LostState(topics.connect(config), config).lost(view, [source]).get(source.name)
     if loss is None:
-        raise RelayError(f"source {source.name} has not been read yet: set `start` in the config instead of a reset")
+        raise RelayError(f"source {source.name} has not been read yet: set `start` in the config instead of resetting")
     plan, gap = Planning(source, view).after_loss(stream, requested, loss)
     left = [key for each in view.of_source(source.name) for key in each.beside_plan()]
     left += [request.key for request in view.requests_of(source.name)]
@@ -266,6 +267,6 @@ def _after_loss(
 
 
 def _abort(transaction: OpenTransaction) -> None:
-    """Abort after a failure. A transaction that cannot be aborted times out, or has been committed or aborted."""
+    """Abort after a failure. If that fails, the broker times the transaction out, or it has already ended."""
     with suppress(Fenced, RelayError):
         transaction.abort()

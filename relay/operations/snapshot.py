@@ -1,19 +1,20 @@
-"""``relay snapshot``: requests a snapshot of a source beside its stream, stops it, and lets it go on.
+"""``relay snapshot``: requests a snapshot of a source beside its stream, or stops or resumes it.
 
-The workers serve the requests, now or once they run. A request is of a source and of no stream, so it is served by the
-one that is read when its turn comes. It has an id in its key, so that the removal of one never removes a later one. It
-is written without the fence: it decides when a snapshot begins and stops, never what is published twice (I3). The owner
-of the control record begins its snapshot (``relay.snapshots.lifecycle``), and the owner of the request's own partition
-removes it, once the control record says that it is fulfilled.
+The workers serve the requests, now or once they run. A request names a source but no stream, so the stream that is read
+when its turn comes serves it. Its key contains an id, so that removing a request never removes a later one. It is
+written without the fence: it decides when a snapshot begins and stops, and cannot make anything be published twice
+(I3). The owner of the control record begins its snapshot (``relay.snapshots.lifecycle``), and the owner of the
+request's own partition removes it, once the control record says that the request is fulfilled.
 """
 
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 from relay.config import Config, SourceConfig
+from relay.config.errors import did_you_mean
+from relay.config.per_table import NO_READS
 from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
 from relay.kafka.checkpoints import read_checkpoints
@@ -27,7 +28,7 @@ from relay.snapshots.control import fulfilled_by, is_running, is_stopped
 
 @dataclass(frozen=True, slots=True)
 class RequestedSnapshot:
-    """What a request has led to. ``resumed``: it was stopped, and goes on. ``workers``: how many are running.
+    """The effect of a request. ``resumed``: a stopped snapshot continues. ``workers``: how many are running.
 
     ``behind``: the id of the snapshot that it waits for, or None if none is running.
     """
@@ -44,7 +45,7 @@ class RequestedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StoppedSnapshot:
-    """What a stop has led to. ``snapshot``: the id of the one that stops. ``withdrawn``: ones that had not begun."""
+    """The effect of a stop. ``snapshot``: the id of the stopped one. ``withdrawn``: requests that had not begun."""
 
     snapshot: str | None
     stopped: Sequence[SnapshotRequest]
@@ -60,12 +61,14 @@ def _json(request: SnapshotRequest) -> dict[str, Any]:
 
 
 def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapshot:
-    """Request a snapshot of ``tables`` of the source ``name``, or of all; or resume it, if it is stopped.
+    """Request a snapshot of ``tables``, or of all tables, of the source ``name``; or resume a stopped one.
 
-    Raises ``ConfigError`` for an unknown source or table; ``RelayError`` if the relay has never run, or another
-    snapshot is stopped; ``Unavailable``.
+    Raises ``ConfigError`` for an unknown source or table, or a source in Debezium's envelope; ``RelayError`` if the
+    relay has never run, or another snapshot is stopped; ``Unavailable``.
     """
     entry = find_source(config, name)
+    if entry.is_debezium:  # I7
+        raise ConfigError(f"source {name}: a snapshot {NO_READS}")
     wanted = _wanted(entry, tables)
     settings, workers = _connect(config)
     control, waiting = _read(settings, name)
@@ -74,7 +77,7 @@ def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapsh
     running = control.id if control is not None and is_running(control) else None
     if same:
         goes_on = any(each in others for each in same)
-        # A snapshot that fulfils several requests is stopped while one of them is.
+        # A snapshot for several requests is stopped as long as one of them is.
         for each in {*same, *others} if goes_on else same:
             _write(settings, each.changed(stopped=False, now=time.time()))
         return RequestedSnapshot(same[0], True, None if goes_on else running, workers)
@@ -82,7 +85,7 @@ def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapsh
         arguments = " ".join((name, *others[0].tables))
         raise RelayError(
             f"source {name}: a snapshot of {others[0].subject} is stopped, and copies wait for its end: resume it with "
-            f"`relay snapshot CONFIG {arguments}`, or take one of all tables in its place with "
+            f"`relay snapshot CONFIG {arguments}`, or replace it by a snapshot of all tables with "
             f"`relay snapshot CONFIG {name}`"
         )
     asked = SnapshotRequest.new(name, wanted, time.time())
@@ -113,7 +116,7 @@ def stop(config: Config, name: str) -> StoppedSnapshot:
     for each in withdrawn:
         _withdraw(settings, each)
     if withdrawn:
-        # A worker may have taken one of them since they were read. Its snapshot stops where it is, too.
+        # A worker may have begun one of them since they were read; its snapshot stops, too.
         control, _ = _read(settings, name)
         taken = [each for each in withdrawn if is_running(control) and each.id in fulfilled_by(control)]
         for each in taken:
@@ -131,24 +134,24 @@ def _withdraw(settings: KafkaSettings, request: SnapshotRequest) -> None:
 
 
 def _served(name: str, control: SnapshotControl | None, waiting: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
-    """Return the requests that the running snapshot fulfils. ``waiting``: the ones that wait."""
+    """Return the requests that the running snapshot serves. ``waiting``: the requests that wait."""
     if control is None or not is_running(control):
         return []
     ids = fulfilled_by(control)
-    # First the one that says what it reads.
+    # The request that names the tables comes first.
     tables = control.tables or ()
     found = sorted((each for each in waiting if each.id in ids), key=lambda each: each.tables != tables)
     if ids and not found:
-        # A worker took it while it was withdrawn.
+        # A worker began it while it was being withdrawn.
         found = [SnapshotRequest(name, min(ids), tables, control.updated_at)]
     return found
 
 
 def _wanted(entry: SourceConfig, tables: Sequence[str]) -> tuple[str, ...]:
-    """Return the tables to read, sorted; empty for all."""
+    """Return the tables to read, sorted; an empty result means all."""
     if unknown := [table for table in tables if table not in entry.table_names]:
-        known = ", ".join(entry.table_names)
-        raise ConfigError(f"source {entry.name} has no table {', '.join(unknown)}; its tables are {known}")
+        hint = did_you_mean(unknown[0], entry.table_names, "its tables are ")
+        raise ConfigError(f"source {entry.name} has no table {unknown[0]}; {hint}")
     return () if set(tables) == set(entry.table_names) else tuple(sorted(set(tables)))
 
 
@@ -164,7 +167,7 @@ def _connect(config: Config) -> tuple[KafkaSettings, int]:
 
 
 def _read(settings: KafkaSettings, name: str) -> tuple[SnapshotControl | None, list[SnapshotRequest]]:
-    """Return the control record of the newest snapshot of a source, and the requests that are not fulfilled."""
-    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        committed = view.newest(name)
-        return committed.control if committed is not None else None, view.requests_of(name)
+    """Return the control record of a source's newest snapshot, and the unfulfilled requests."""
+    view = read_checkpoints(settings.client, settings.checkpoints)
+    committed = view.newest(name)
+    return committed.control if committed is not None else None, view.requests_of(name)

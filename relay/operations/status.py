@@ -1,12 +1,12 @@
-"""``relay status``: the progress of a relay, read from Kafka alone; a stream token also needs DynamoDB.
+"""``relay status``: the progress of a relay, read from Kafka alone. A stream token also needs DynamoDB.
 
-``RelayStatus.to_json`` is a contract with programs, described in ``relay/observe/README.md``: keys may be added, and
+``RelayStatus.to_json`` is a contract with programs, described in ``relay/observe/README.md``: keys may be added, but
 not changed.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
 from typing import Any
@@ -14,19 +14,29 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config, SourceConfig
+from relay.config.errors import did_you_mean
 from relay.config.topic_names import topics_of_cache
 from relay.engine.kinds import kind_of
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
-from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
+from relay.kafka.checkpoints import committed_records, partition_of
 from relay.kafka.group import Member, members, offsets_behind
 from relay.kafka.group_offsets import group as group_of
 from relay.observe.access import Access
 from relay.observe.peers import Peers
+from relay.observe.status_json import FORMAT
 from relay.observe.verdict import judge
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
-from relay.records import CommittedStream, ShardCheckpoint, ShardState, SnapshotRequest, StreamId, shard_lag, source_lag
+from relay.records import (
+    CommittedRecords,
+    CommittedStream,
+    ShardState,
+    SnapshotRequest,
+    lag_since,
+    shard_watermark,
+    source_watermark,
+)
 from relay.snapshots.control import is_stopped, repaired_by
 from relay.stream.progress import resume_timestamp
 
@@ -35,7 +45,7 @@ from relay.stream.progress import resume_timestamp
 class ShardStatus:
     """One shard. Times are seconds since the epoch. ``owner``: None while no worker owns it.
 
-    ``lag_seconds``: see ``relay.records.lag``; None if it has ended. ``lag_records``: None: no source reports it.
+    ``lag_seconds``: see ``relay.records.lag``; None once it has ended. ``lag_records``: None, as no source reports it.
     """
 
     shard: str
@@ -56,8 +66,9 @@ class ShardStatus:
 class SourceStatus:
     """One source. ``stream``: the label of its current stream, None before the first run.
 
-    ``watermark``: see ``relay.stream.progress.resume_timestamp``; None before the first run, 0 while it is unknown.
-    ``missing``: the ids of the gaps after which it went on, and that no snapshot repairs.
+    ``watermark``: what ``lag_seconds`` counts from, see ``relay.records.lag``. ``resume_timestamp``: see
+    ``relay.stream.progress``. Both are None before the first run.
+    ``missing``: the ids of gaps that were skipped and that no snapshot repairs.
     """
 
     source: str
@@ -66,21 +77,19 @@ class SourceStatus:
     stream: str | None
     start: str | None
     planned_at: float | None
-    watermark: int | None
+    watermark: float | None
     lag_seconds: float | None
     snapshot: Mapping[str, Any] | None
     shards: Sequence[ShardStatus]
     gaps: Sequence[ListedGap]
     snapshot_requests: Sequence[Mapping[str, Any]] = ()
     missing: Sequence[str] = ()
+    resume_timestamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """A consumer that the config has. ``offsets_behind``: its group, in all its topics, or None if it has not begun.
-
-    ``error``: why that is not known.
-    """
+    """A consumer. ``offsets_behind``: in all topics; None if it has not begun, or unknown, as ``error`` says."""
 
     consumer: str
     group: str
@@ -90,9 +99,9 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """A relay. ``dead_letters``: how many are pending. ``at``: seconds since the epoch. ``file``: the config's.
+    """A relay. ``dead_letters``: how many are pending. ``at``: seconds since the epoch. ``file``: the config file.
 
-    ``seen``: what a worker shows of all processes of the relay, if one has a status page that answers.
+    ``seen``: the status of all processes, from a worker whose status page answers; otherwise None.
     """
 
     name: str
@@ -107,7 +116,7 @@ class RelayStatus:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """The state of the relay, and its problems; see ``judge``."""
+        """The state of the relay and its problems; see ``judge``."""
         asked = {"config": self.file, "members": len(self.members), "pending_letters": self.dead_letters}
         if self.seen is not None:
             return judge({**self.seen, **asked})
@@ -143,14 +152,13 @@ def status(config: Config) -> RelayStatus:
     admin = topics.connect(config)
     group, checkpoints = f"{config.name}.relay", config.internal("checkpoints")
     existing = topics.list_topics(admin, config)
-    has_run = checkpoints in existing
-    workers = members(admin, group, checkpoints) if has_run else []
+    workers = members(admin, group, checkpoints) if checkpoints in existing else []
     now = time.time()
-    gaps = list_gaps(config, admin)
-    with closing(read_checkpoints(config.kafka.client(), checkpoints)) if has_run else nullcontext() as view:
-        sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
+    view = committed_records(config, admin)
+    gaps = list_gaps(config, admin, view)
+    sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
     kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
-    # Counted only where the relay has created their topic.
+    # Counted only if the relay has created their topic.
     has_letters = config.internal("dead_letters") in existing
     pending = sum(letter.is_pending for letter in DeadLetters(config).all()) if has_letters else 0
     consumers = [_consumer(admin, config, kind) for kind, section in kinds.items() if section is not None]
@@ -160,14 +168,14 @@ def status(config: Config) -> RelayStatus:
 
 
 def _page(config: Config) -> Mapping[str, Any] | None:
-    """Return what the status page of a worker has, if one answers."""
+    """Return the content of a worker's status page, if one answers."""
     if config.http is not None:
-        with suppress(ConfigError):  # of TLS: its files may be on the workers' machines only
+        with suppress(ConfigError):  # TLS files may exist only on the workers' machines
             peers = Peers((), config.http, Access(config.http))
             for address in (config.http.address, *config.http.peers):
                 with suppress(OSError, HTTPException, ValueError):
-                    found = peers.get(address, "/page.json", {"name", "problems"})
-                    if found["name"] == config.name:
+                    found = peers.get(address, "/page.json", {"name"})
+                    if found["name"] == config.name and found.get("format") == FORMAT:
                         return found
     return None
 
@@ -177,7 +185,7 @@ def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
     cache = config.cache if kind == "cache" else None
     of_changes = [*map(config.topic, config.tables), config.internal("gaps")]
     names = set(of_changes if cache is None else topics_of_cache(config, cache))
-    others = cache is None and not config.names_tables  # its tables are not known here
+    others = cache is None and not config.names_tables  # the source's tables are unknown here
     try:
         return ConsumerStatus(kind, group, offsets_behind(admin, config, group, names, others=others))
     except Unavailable as error:  # the rest of the status is known
@@ -191,29 +199,22 @@ def stream_token(config: Config, name: str) -> dict[str, Any]:
     yet, and ``Unavailable``.
     """
     entry = find_source(config, name)
-    token_of = kind_of(entry).stream_token if entry.has_stream_tokens else None
+    token_of = kind_of(entry).stream_token if entry.traits.has_stream_tokens else None
     if token_of is None:
         raise ConfigError(
             f"source {name} is of type {entry.type}; only DynamoDB sources have stream tokens. `relay status --json` "
             "shows the GTIDs of each shard"
         )
-    admin = topics.connect(config)
-    if config.internal("checkpoints") not in topics.list_topics(admin, config):
+    if (read := committed_records(config).newest(name)) is None or (plan := read.plan) is None:
         raise RelayError(f"source {name} has not been read yet, so it has no position")
-    with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-        if (read := view.newest(name)) is None or (plan := read.plan) is None:
-            raise RelayError(f"source {name} has not been read yet, so it has no position")
-        return token_of(entry, read.stream.label, read.checkpoints, plan)
+    return token_of(entry, read.stream.label, read.checkpoints, plan)
 
 
 def relayed_tables(config: Config) -> list[tuple[str, str]]:
     """Return the source and the name of each table that was relayed before. Raises ``Unavailable``."""
-    admin = topics.connect(config)
-    if config.internal("checkpoints") not in topics.list_topics(admin, config):
-        return []
-    with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-        plans = [(each.name, planned.plan) for each in config.sources for planned in view.planned(each.name)]
-        return [(source, table) for source, plan in plans if plan is not None for table in plan.keys]
+    view = committed_records(config)
+    plans = [(each.name, planned.plan) for each in config.sources for planned in view.planned(each.name)]
+    return [(source, table) for source, plan in plans if plan is not None for table in plan.keys]
 
 
 def find_source(config: Config, name: str) -> SourceConfig:
@@ -221,24 +222,43 @@ def find_source(config: Config, name: str) -> SourceConfig:
     for entry in config.sources:
         if entry.name == name:
             return entry
-    names = ", ".join(entry.name for entry in config.sources)
-    raise ConfigError(f"no source is called {name!r}; the sources are {names}")
+    hint = did_you_mean(name, [entry.name for entry in config.sources], "the sources are ")
+    raise ConfigError(f"no source is called {name!r}; {hint}")
 
 
 def _source(
-    entry: SourceConfig, view: CheckpointView | None, workers: Sequence[Member], gaps: Sequence[ListedGap], now: float
+    entry: SourceConfig, view: CommittedRecords, workers: Sequence[Member], gaps: Sequence[ListedGap], now: float
 ) -> SourceStatus:
-    read = view.newest(entry.name) if view is not None else None
+    read = view.newest(entry.name)
     mine = [gap for gap in gaps if gap.source == entry.name]
-    requests = [] if view is None else view.requests_of(entry.name)
-    asked = [_request(request) for request in requests]
+    requests = view.requests_of(entry.name)
+    asked = [
+        {"id": each.id, "tables": list(each.tables) or None, "requested_at": each.requested_at, "stopped": each.stopped}
+        for each in requests
+    ]
     if read is None or (plan := read.plan) is None:
         nothing = (None, None, None, None, None, None)
         return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine, asked)
     owners = {number: _owner(worker) for worker in workers for number in worker.partitions}
-    known, repaired = sorted(read.checkpoints.items()), repaired_by(read.control)
-    lags = {shard: shard_lag(shard, plan, read.checkpoints, now) for shard, _ in known}
-    shards = [_shard(read.stream, shard, each, owners, lags[shard]) for shard, each in known]
+    repaired = repaired_by(read.control)
+    shards = [
+        ShardStatus(
+            shard=shard,
+            state=each.state.value,
+            owner=owners.get(partition_of(read.stream.shard_key(shard))),
+            position=each.position,
+            token=asdict(each.token) if each.token is not None else None,
+            parents=each.parents,
+            start=each.start,
+            progress=each.progress,
+            lag_seconds=lag_since(shard_watermark(shard, plan, read.checkpoints), now),
+            lag_records=None,
+            gap=each.gap,
+            updated_at=each.updated_at,
+        )
+        for shard, each in sorted(read.checkpoints.items())
+    ]
+    watermark = source_watermark(plan, read.checkpoints)
     return SourceStatus(
         source=entry.name,
         type=entry.type,
@@ -246,36 +266,14 @@ def _source(
         stream=read.stream.label,
         start=plan.requested,
         planned_at=plan.planned_at,
-        watermark=resume_timestamp(read.checkpoints),
-        lag_seconds=source_lag(plan, read.checkpoints, now),
+        watermark=watermark,
+        resume_timestamp=resume_timestamp(read.checkpoints),
+        lag_seconds=lag_since(watermark, now) or 0.0,
         snapshot=_snapshot(read, requests),
         shards=shards,
         gaps=mine,
         snapshot_requests=asked,
         missing=[gap for gap in (plan.gap, *(shard.gap for shard in shards)) if gap and gap not in repaired],
-    )
-
-
-def _shard(
-    stream: StreamId,
-    shard: str,
-    checkpoint: ShardCheckpoint,
-    owners: Mapping[int, Mapping[str, str]],
-    lag: float | None,
-) -> ShardStatus:
-    return ShardStatus(
-        shard=shard,
-        state=checkpoint.state.value,
-        owner=owners.get(partition_of(stream.shard_key(shard))),
-        position=checkpoint.position,
-        token=asdict(checkpoint.token) if checkpoint.token is not None else None,
-        parents=checkpoint.parents,
-        start=checkpoint.start,
-        progress=checkpoint.progress,
-        lag_seconds=lag,
-        lag_records=None,
-        gap=checkpoint.gap,
-        updated_at=checkpoint.updated_at,
     )
 
 
@@ -291,23 +289,14 @@ def _snapshot(read: CommittedStream, requests: Sequence[SnapshotRequest]) -> dic
     return {
         "id": control.id,
         "state": control.state.value,
-        "as_of": control.as_of or None,
-        "segments": control.segments,
-        "segments_finished": control.segments if over else sum(segment.state.ended for segment in segments),
+        "as_of": control.begun.as_of or None,
+        "segments": control.begun.segments,
+        "segments_finished": control.begun.segments if over else sum(segment.state.ended for segment in segments),
         # The checkpoints of its segments are removed soon after its end.
         "rows_read": None if over else sum(segment.rows for segment in segments),
-        "rows_estimated": control.rows,
+        "rows_estimated": control.begun.rows,
         "repairs": control.gaps,
         "tables": control.tables,
         "requests": control.requests,
         "stopped": is_stopped(control, requests),
-    }
-
-
-def _request(request: SnapshotRequest) -> dict[str, Any]:
-    return {
-        "id": request.id,
-        "tables": list(request.tables) or None,
-        "requested_at": request.requested_at,
-        "stopped": request.stopped,
     }

@@ -18,7 +18,7 @@ from confluent_kafka import Message
 from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
 from relay.avro.registry import open_schemas
 from relay.config import Config
-from relay.config.topic_names import resolve_topics
+from relay.config.topic_names import require_own_envelope, resolve_topics
 from relay.errors import Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import read_committed
@@ -46,7 +46,8 @@ def tail(
     yet.
     """
     topics = resolve_topics(config, names)
-    wanted = None if keyrange is None else key_range(config, topics, keyrange)
+    require_own_envelope(config, [topic for topic in topics if topic not in config.own_topics.values()])
+    wanted = None if keyrange is None else key_range(config, topics, keyrange, asked_as="--keyrange")
     admin = kafka_topics.connect(config)
     existing = kafka_topics.list_topics(admin, config)
     if missing := [topic for topic in topics if topic not in existing]:
@@ -65,7 +66,7 @@ def tail(
 
 
 def _is_within(keyrange: KeyRange, change: Any) -> bool:
-    """Return whether a change, as `record_json` returns its value, is of this range, or of no row."""
+    """Whether a change, in the JSON form of `record_json`, is in this range, or has no row."""
     if not isinstance(change, dict) or change["key"] is None:
         return True
     found, token = change["keyspace_id"], change["token"]
@@ -81,7 +82,7 @@ def _starts(
         return {where: low if start == "earliest" else end for where, (low, end) in bounds.items()}
     with contextlib.closing(GroupOffsets(config, "tail", topics)) as group:
         offsets = group.resolve(start)
-    # Beyond the end, Kafka's client would begin at the beginning.
+    # Beyond the end, Kafka's client would start over from the beginning.
     return {
         (topic, number): min(max(low, offsets[topic][str(number)]), end)
         for (topic, number), (low, end) in bounds.items()
@@ -89,10 +90,10 @@ def _starts(
 
 
 def record_json(message: Message, schemas: WriterSchemas | None, *, is_letter: bool = False) -> dict[str, Any]:
-    """Return a record as JSON values. ``schemas``: the changes' schemas; None means a topic whose values are JSON.
+    """Return a record as JSON values. ``schemas``: the schemas of changes; None for a topic whose values are JSON.
 
     The key is text if it is UTF-8, otherwise base64; the typed key is in the value. A value that cannot be decoded is
-    in base64, with an ``error``. ``is_letter``: it is a dead letter, of which the ``headers`` say what it is, and whose
+    in base64, with an ``error``. ``is_letter``: the record is a dead letter, which its ``headers`` describe and whose
     value may be one piece of a change.
     """
     key, value = message.key(), message.value()

@@ -1,8 +1,8 @@
-"""``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest ones of the log, with the source's.
+"""``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest rows in the log, with the source's.
 
-A row that differs does not prove anything: its change may be on its way. So it is looked at again until both sides are
-alike. It is wrong only if neither has changed for as long as the caller allows, and everything that was committed
-before that is applied. At no time are more than a part of the keys and the rows of one look in memory.
+A row that differs does not prove a fault: its change may be on its way. So the row is looked at again until both sides
+agree. It is wrong only if neither side has changed for as long as the caller allows, and everything committed before is
+applied. Only some of the keys, and the rows of one look, are in memory at any time.
 """
 
 import time
@@ -19,7 +19,7 @@ from relay.config import Config, SourceConfig
 from relay.engine.kinds import kind_of
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
-from relay.kafka.checkpoints import read_checkpoints
+from relay.kafka.checkpoints import committed_records
 from relay.kafka.committed import read_all_committed
 from relay.kafka.group import members
 from relay.kafka.group_offsets import GroupOffsets, Offsets
@@ -27,22 +27,21 @@ from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTab
 from relay.records import Shard
 from relay.source import SourceRows
 from relay.stream.watermark_records import OVERALL
-from spark_consumers.kept_rows import KeptRows
-from spark_consumers.open_kept_rows import kept_rows
+from spark_consumers.kept_rows import KeptRows, kept_rows
 from spark_consumers.records import Layout
 
 _MOST_AGAIN = 100_000  # rows that are looked at again
-_AT_ONCE = 1_000  # rows of one look
-_ROUNDS = 3  # as many times `within` a row is looked at while it changes
-_PATIENCE = 120.0  # seconds for relay and consumer; the watermark of an idle shard is up to 75 s behind
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds between two looks; doubles
+_AT_ONCE = 1_000  # rows per look
+_ROUNDS = 3  # rounds of `within` seconds that a row is looked at while it changes
+_PATIENCE = 120.0  # seconds to wait for relay and consumer; the watermark of an idle shard is up to 75 s behind
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds between two looks, which double each time
 _EXAMPLES = 20
 _KINDS = ("missing", "extra", "different")
 
 
 @dataclass(frozen=True, slots=True)
 class WrongRow:
-    """A row that has been wrong for ``seconds``. ``columns``: for a different row, what is kept and what is true."""
+    """A row that has been wrong for ``seconds``. ``columns``: for a different row, the stored and the true values."""
 
     kind: str
     key: dict[str, str]
@@ -59,9 +58,9 @@ class WrongRow:
 class TableVerification:
     """The result for one table. Each row is ``consistent``, wrong in some way, ``incomplete`` or ``unknown``.
 
-    ``late``: the consistent ones that differed at first, and ``slowest`` the seconds until the last of them did not.
-    ``wrong``: by kind. ``duplicates``: changes that the log has more than once, and keys of which the copy has several
-    rows; ``duplicated``: some event ids and keys. ``refused``: why no row could be compared.
+    ``late``: how many of the consistent ones differed at first; ``slowest``: the seconds until the last of them agreed.
+    ``wrong``: by kind. ``duplicates``: changes that the log has more than once, and keys that several rows of the copy
+    have; ``duplicated``: examples of both. ``refused``: why no row could be compared.
     """
 
     table: str
@@ -85,7 +84,7 @@ class TableVerification:
 
     @property
     def problems(self) -> str:
-        """What is wrong, in words; empty if nothing is."""
+        """The problems in words; empty if there are none."""
         counts = [(self.wrong[kind], kind) for kind in _KINDS]
         counts.append((self.duplicates, "duplicated"))
         return ", ".join([f"{count} {what}" for count, what in counts if count] + [self.refused] * bool(self.refused))
@@ -118,20 +117,21 @@ class _Applied(Protocol):
 def verify_tables(
     config: Config, kind: str, *, sample: int | None, within: float, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[TableVerification]:
-    """Compare the ``copy`` or the ``log`` of each table with its source, and yield what was found.
+    """Compare the ``copy`` or the ``log`` of each table with its source, and yield one result per table.
 
     ``sample``: about how many rows of each table and side to compare; None means all. ``within``: seconds that relay
-    and consumer have for a change. ``say``: is told why it takes long. Raises ``ConfigError`` and ``Unavailable``.
+    and consumer may take for a change. ``say``: receives progress messages. Raises ``ConfigError`` and ``Unavailable``.
     """
     if (config.copy_ if kind == "copy" else config.log) is None:
         raise ConfigError(f"the config has no `{kind}:` section: add one to verify the {kind}")
     with closing(AppliedTime(config, kind)) as applied, kept_rows(config, kind) as open_kept:
-        for rows in _source_rows(config, say):
-            with closing(rows):
-                found = verify_table(rows, open_kept, applied, within=within, say=say, sample=sample)
-            if found.wrong and not applied.is_running:
-                say("no relay is running: what changed since one stopped is wrong here until it has run again")
-            yield found
+        for entry in config.sources:
+            for rows in kind_of(entry).rows(entry, partial(_open_shards, config, entry)):
+                with closing(rows):
+                    found = verify_table(rows, open_kept, applied, within=within, say=say, sample=sample)
+                if found.wrong and not applied.is_running:
+                    say("no relay is running: changes since it stopped count as differences until it has run again")
+                yield found
 
 
 def verify_table(
@@ -143,20 +143,20 @@ def verify_table(
     say: Callable[[str], None],
     sample: int | None,
 ) -> TableVerification:
-    """Compare ``rows`` with what ``open_kept`` finds for their layout and columns. Parameters: see `verify_tables`."""
+    """Compare ``rows`` with the rows that ``open_kept`` opens for their layout and columns. See `verify_tables`."""
     table = ComparedTable(rows.schema)
     try:
         kept = open_kept(table.layout, table.wanted)
     except (ConfigError, Unavailable):
         raise
-    except RelayError as error:  # I12: the rows have another key, for example
+    except RelayError as error:  # I12: for example, the stored rows have another key
         return TableVerification(table.table, "not compared", within, refused=str(error))
     return TableVerifier(table, rows, kept, applied, within, say).run(sample)
 
 
 @dataclass(slots=True)
 class _UnlikeRow:
-    """A row that differs. ``first``: when that was seen first. ``since``: when both sides were first as they are."""
+    """A row that differs. ``first``: when first seen. ``since``: when both sides were first seen as they are."""
 
     first: float
     since: float
@@ -165,7 +165,7 @@ class _UnlikeRow:
 
 @dataclass
 class TableVerifier:
-    """Compares one table. ``clock``: seconds since the epoch. ``applied``: says how far the consumer has come."""
+    """Compares one table. ``clock``: returns seconds since the epoch. ``applied``: reports the consumer's progress."""
 
     table: ComparedTable
     truth: SourceRows
@@ -207,7 +207,7 @@ class TableVerifier:
         return result
 
     def _compare_all(self) -> None:
-        # The kept rows first: whatever changes meanwhile differs, and is looked at again.
+        # The kept rows first: rows that change in between differ, and are looked at again.
         result, left_out, twice = self._result, 0, list[ComparedKey]()
         for pair in digest_pairs(self._kept_rows(self.kept.all()), self._true_rows(self.truth.all())):
             if pair.is_twice:  # I7
@@ -228,7 +228,7 @@ class TableVerifier:
             result.duplicated = named[:_EXAMPLES]
 
     def _look(self, *, is_first: bool = False) -> None:
-        """Look again at the rows that wait, and count what is settled. ``is_first``: the first look."""
+        """Look again at the waiting rows, and count the settled ones. ``is_first``: whether this is the first look."""
         through = self.applied.through()  # before the kept rows are read
         keys = list(self._waiting)
         for at in range(0, len(keys), _AT_ONCE):
@@ -271,9 +271,7 @@ class TableVerifier:
             return False
         moves = now - unlike.since < self.within
         result.unknown[
-            "the row changed from look to look"
-            if moves
-            else "relay and consumer had not come as far as the source at the end"
+            "the row kept changing" if moves else "relay and consumer had not caught up with the source at the end"
         ] += 1
         return True
 
@@ -281,7 +279,7 @@ class TableVerifier:
         result = self._result
         kind = "missing" if kept is None else "extra" if truth is None else "different"
         if kind == "missing" and not self.kept.from_start:
-            result.unknown["the log has no change of the row, and no snapshot: it may be older than the log"] += 1
+            result.unknown["the log has neither a change nor a snapshot of the row: it may be older than the log"] += 1
             return
         result.wrong[kind] += 1
         if len(result.wrong_rows) < _EXAMPLES:
@@ -298,9 +296,9 @@ class TableVerifier:
 
 
 class AppliedTime:
-    """How far the log or the copy, ``kind``, has what was committed at the sources: by watermark and offsets.
+    """How far the log or the copy (``kind``) has applied commits at the sources, by watermark and offsets.
 
-    ``is_running``: whether the relay was, when it was last looked at. Methods raise ``Unavailable``.
+    ``is_running``: whether a relay was running at the last look. Methods raise ``Unavailable``.
     """
 
     def __init__(self, config: Config, kind: str) -> None:
@@ -308,7 +306,7 @@ class AppliedTime:
         self._admin = topics.connect(config)
         self._group = GroupOffsets(config, kind, [*dict.fromkeys(map(config.topic, config.tables))])
         self._through = 0.0
-        # A time up to which everything was on the topics when they had these ends.
+        # A time, and the ends of the topics that contain everything committed before it.
         self._awaited: tuple[float, Offsets] | None = None
         self.is_running = True
 
@@ -316,12 +314,12 @@ class AppliedTime:
         self._group.close()
 
     def through(self) -> float:
-        """Return a time in seconds: what was committed at the sources before it is applied; 0 while that is not known.
+        """Return a time in seconds up to which all commits at the sources are applied; 0 while unknown.
 
-        If no relay runs, nothing more comes to the topics, so only their ends count.
+        If no relay runs, the topics stop growing, so only their ends count.
         """
         if self._awaited is None:
-            published = self._published()  # before the ends
+            published = self._published()  # before the ends are read
             self._awaited = published, self._group.locate({})[1]
         published, ends = self._awaited
         committed = self._group.committed() or {}
@@ -345,30 +343,11 @@ class AppliedTime:
         return found
 
 
-def _source_rows(config: Config, say: Callable[[str], None]) -> Iterator[SourceRows]:
-    """Open the tables one after another; the caller closes each. ``say``: is told what is left out.
-
-    Raises ``Unavailable``, and ``ConfigError`` if no source can be read.
-    """
-    # A source that is left out needs no packages.
-    opens = [(entry, kind_of(entry).rows if entry.can_read_rows else None) for entry in config.sources]
-    for entry, rows in opens:
-        if rows is None:
-            problem = f"source {entry.name}: `relay verify` cannot read the rows of type {entry.type}"
-            if all(each is None for _, each in opens):
-                raise ConfigError(f"{problem}: only of dynamodb and mysql")
-            say(f"{problem}: its tables are left out")
-    for entry, rows in opens:
-        if rows is not None:
-            yield from rows(entry, partial(_open_shards, config, entry))
-
-
-def _open_shards(config: Config, entry: SourceConfig) -> list[str]:
-    """Return the shards that have not ended: before a reshard has, its rows are in both."""
-    with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-        committed = view.newest(entry.name)
-        checkpoints = committed.checkpoints if committed is not None else {}
-        found = sorted(Shard(name).name for name, each in checkpoints.items() if not each.state.ended)
+def _open_shards(config: Config, entry: SourceConfig) -> list[Shard]:
+    """Return the shards that have not ended, with their starts: during a reshard, old and new shards have its rows."""
+    committed = committed_records(config).newest(entry.name)
+    checkpoints = committed.checkpoints if committed is not None else {}
+    found = [Shard(id, start=each.start) for id, each in sorted(checkpoints.items()) if not each.state.ended]
     if not found:
         raise Unavailable(f"source {entry.name} has not been read yet: start `relay run` first")
     return found

@@ -1,1 +1,1 @@
-"""Child processes, signals, the supervisor of ``relay run --workers N``, and calls in threads of their own."""
+"""Child processes, signals, the supervisor of ``relay run --workers N``, and calls in separate threads."""

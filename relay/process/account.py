@@ -1,6 +1,6 @@
-"""The account for servers that refuse to run as root, and folders that this account can reach.
+"""The account for servers that refuse to run as root, and folders that it can reach.
 
-Other users cannot reach root's home folder and temporary folders, so programs are copied, and data is kept, elsewhere.
+Other users cannot reach root's home folder and temporary folders, so programs and data are kept elsewhere.
 """
 
 import os
@@ -26,14 +26,14 @@ class Account:
 
 
 def unprivileged() -> Account | None:
-    """Return the account to run a server as; None, to use the current one, unless this process runs as root."""
+    """Return the account to run servers as; None for the current one, unless this process runs as root."""
     if os.geteuid() != 0:
         return None
     try:
         entry = pwd.getpwnam(_NAME)
     except KeyError:
         raise Unavailable(
-            f"databases refuse to run as root, and this machine has no user {_NAME} to run them as"
+            f"databases refuse to run as root, and this machine has no user {_NAME} to run them as: create one"
         ) from None
     return Account(entry.pw_uid, entry.pw_gid)
 
@@ -51,7 +51,7 @@ def _may(account: Account, path: Path, bits: int) -> bool:
 
 
 def reachable_copy(folder: Path) -> Path:
-    """Return the folder if the unprivileged account can reach it, otherwise a copy that it can reach, made once."""
+    """Return the folder if the unprivileged account can reach it, otherwise a reachable copy that is made once."""
     account = unprivileged()
     if account is None or reaches(account, folder):
         return folder
@@ -65,7 +65,6 @@ def reachable_copy(folder: Path) -> Path:
 
 
 def _copy(folder: Path, copy: Path) -> None:
-    """Make a copy that everybody can read."""
     part = copy.with_name(f"{copy.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(folder, part)
@@ -92,7 +91,6 @@ def data_folder(folder: Path) -> Path:
 
 
 def give_ownership(folder: Path) -> None:
-    """Make the unprivileged account the owner of a folder and its content."""
     account = unprivileged()
     if account is not None:
         for path in (folder, *folder.rglob("*")):
@@ -100,7 +98,7 @@ def give_ownership(folder: Path) -> None:
 
 
 def remove_server_folder(folder: Path) -> None:
-    """Remove a server's folder and its data, wherever it is. It does nothing if the folder does not exist."""
+    """Remove a server's folder and its data, wherever that is. Does nothing if the folder does not exist."""
     data = folder / "data"
     if data.is_symlink():
         shutil.rmtree(data.resolve(), ignore_errors=True)

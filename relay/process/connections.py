@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Connections(Generic[C]):
-    """As many connections as threads use at once, kept for later. ``connect``: opens one.
+    """Connections of several threads, as many as they use at once, kept for reuse. ``connect``: opens one.
 
-    ``is_usable``: whether a kept one still is. A process that was forked opens its own.
+    ``is_usable``: whether a kept connection still works. A forked process opens its own.
     """
 
     def __init__(self, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True) -> None:
@@ -29,7 +29,7 @@ class Connections(Generic[C]):
         self._process = os.getpid()
 
     def lent(self) -> AbstractContextManager[C]:
-        """Lend a connection for a ``with``; it is closed if its body raises. Raises what ``connect`` raises."""
+        """Lend a connection for a ``with``; it is closed if the body raises. Raises as ``connect`` does."""
         while (connection := self._take()) is not None:
             if self._is_usable(connection):
                 break
@@ -37,10 +37,10 @@ class Connections(Generic[C]):
         return self._using(connection or self._connect())
 
     def run(self, work: Callable[[C], T], is_lost: Callable[[Exception], bool] = lambda _: True) -> T:
-        """Return what ``work`` makes of a connection; if it fails on one that was used before, run it again.
+        """Return the result of ``work`` with a connection; if it fails with a reused connection, run it again.
 
-        The server may have closed that one since. ``is_lost``: whether an error may mean that. Raises what ``work``
-        raises on a new connection, and what ``connect`` raises.
+        The server may have closed the reused connection. ``is_lost``: whether an error may mean that. Raises as
+        ``work`` does with a new connection, and as ``connect`` does.
         """
         while True:
             used = self._take()

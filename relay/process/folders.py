@@ -1,4 +1,4 @@
-"""The folders of this machine that the relay uses, and the names of files in failures to write them."""
+"""The folders of this machine that the relay uses, and file names in errors about writing to them."""
 
 import fcntl
 import os
@@ -16,9 +16,9 @@ def state_folder() -> Path:
 
 
 def own_folder(variable: str, in_home: str) -> Path:
-    """Return the folder that a variable of the environment names, otherwise the one in the home folder.
+    """Return the folder that an environment variable names, otherwise the default one in the home folder.
 
-    Raises ``ConfigError`` for one that is a file, and ``Unavailable`` if the user has no home folder, for example in a
+    Raises ``ConfigError`` if it is a file, and ``Unavailable`` if the user has no home folder, for example in a
     container without an account.
     """
     if named := os.environ.get(variable):
@@ -32,15 +32,15 @@ def own_folder(variable: str, in_home: str) -> Path:
 
 
 def made_once(folder: Path, make: Callable[[], object]) -> Path:
-    """Return ``folder``, after ``make`` has made it if it is not there, in one process.
+    """Return ``folder``; if it is missing, one process creates it with ``make``.
 
-    ``make`` renames it when it is complete. The kernel releases the lock however its holder dies.
+    ``make`` renames it into place when it is complete. The kernel releases the lock however its holder dies.
     """
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_name(f"{folder.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():  # the process that held the lock before may have made it
+            if not folder.is_dir():  # the former holder of the lock may have created it
                 make()
     return folder
 
@@ -50,13 +50,13 @@ def size_of(folder: Path) -> str:
 
 
 def tell(text: str) -> None:
-    """Say on stderr what makes a folder take its time."""
+    """Print on stderr why creating a folder takes long."""
     print(f"relay: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let an ``OSError`` of the body name this file if it names none, as when a disk is full."""
+    """Add this file's name to an ``OSError`` from the body that names no file, as when a disk is full."""
     try:
         yield
     except OSError as error:

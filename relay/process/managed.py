@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -39,30 +40,22 @@ def _suppress_warnings() -> None:
         process.returncode = 0
 
 
+@dataclass(eq=False, repr=False)
 class ManagedProcess:
-    """A command in a session of its own, with its output in a file. Threads must not use it at once.
+    """A command in its own session, with its output in a file. Only one thread at a time may use it.
 
-    ``dies_with_parent``: the kernel kills it when this process ends, in whatever way (Linux only; elsewhere call
+    ``dies_with_parent``: the kernel kills it when this process ends, however that happens (Linux only; elsewhere call
     ``stop``). ``account``: the user to run it as, which requires root.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        log: Path,
-        environment: Mapping[str, str] | None = None,
-        dies_with_parent: bool = True,
-        account: Account | None = None,
-        stdin: Path | None = None,
-    ) -> None:
-        self.command = list(command)
-        self.log = log
-        self.environment = dict(environment or {})
-        self.dies_with_parent = dies_with_parent
-        self.account = account
-        self.stdin = stdin or Path(os.devnull)
-        self._process: _Popen | None = None
-        self._killed = False
+    command: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    dies_with_parent: bool = True
+    account: Account | None = None
+    stdin: Path = Path(os.devnull)
+    _process: _Popen | None = field(default=None, init=False)
+    _killed: bool = field(default=False, init=False)
 
     @property
     def process(self) -> _Popen:
@@ -83,7 +76,7 @@ class ManagedProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it; its output is appended to the log."""
+        """Start the command; its output is appended to the log."""
         if self.alive:
             raise RuntimeError(f"{self.command[0]} is already running")
         self._killed = False
@@ -112,7 +105,7 @@ class ManagedProcess:
             )
 
     def run(self, seconds: float) -> str | None:
-        """Start it, and wait until it has ended. Return what went wrong, or None if it ended with status 0."""
+        """Run the command until it has ended. Return what went wrong, or None for exit status 0."""
         self.start()
         try:
             if self.process.wait(seconds) == 0:
@@ -123,16 +116,16 @@ class ManagedProcess:
         finally:
             self.kill()
 
-    def stop(self, timeout: float = 20.0) -> None:
-        """End it and its children: send SIGTERM, wait up to ``timeout`` seconds, then kill. It may be called again."""
+    def stop(self, timeout: float = 20.0, number: signal.Signals = signal.SIGTERM) -> None:
+        """Stop it and its children: send a signal, wait up to ``timeout`` seconds, then kill. May be called again."""
         if self.alive:
-            self._signal(signal.SIGTERM)
+            self._signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout)
         self.kill()
 
     def kill(self) -> None:
-        """Kill it and its children at once, and wait until it has ended. It may be called again."""
+        """Kill it and its children at once, and wait until it has ended. May be called again."""
         if self._process is None or self._killed:
             return
         # Signal the process group even if its leader has ended, for the leader's children; but only once, because the
@@ -166,7 +159,6 @@ class ManagedProcess:
 
 
 def wait_for_end(pid: int, started: str, seconds: float) -> bool:
-    """Return whether the process ended within this many seconds."""
     deadline = time.monotonic() + seconds
     while started_at(pid) == started:
         if time.monotonic() > deadline:
@@ -224,7 +216,7 @@ def accepts(port: int) -> bool:
 
 @cache
 def _lasting_thread(process: int) -> queue.SimpleQueue[tuple[Callable[[], _Popen], Future[_Popen]]]:
-    """Return the queue of calls of a thread that lasts until this ``process`` ends; a fork starts its own.
+    """Return the queue of calls for a thread that lasts until this ``process`` ends; a fork starts its own thread.
 
     If two threads ask at once, each may get one.
     """
@@ -240,7 +232,7 @@ def _lasting_thread(process: int) -> queue.SimpleQueue[tuple[Callable[[], _Popen
 
 
 def _call_in_lasting_thread(function: Callable[[], _Popen]) -> _Popen:
-    """Call in the main thread if this is it, since it lasts as long as the process; else in one that lasts, too."""
+    """Call at once in the main thread, which lasts as long as the process; otherwise in a thread that lasts, too."""
     if threading.current_thread() is threading.main_thread():
         return function()
     answer: Future[_Popen] = Future()

@@ -1,4 +1,4 @@
-"""What is done again and again, but not all the time, such as a warning in a log that people read."""
+"""Limits how often something happens, such as a warning in a log that people read."""
 
 import time
 from collections.abc import Callable
@@ -7,9 +7,9 @@ _EVERY = 60.0  # seconds between two warnings
 
 
 class Seldom:
-    """Whether something is due, which it is once in ``every`` seconds by ``clock``.
+    """Tells whether something is due, at most once in ``every`` seconds by ``clock``.
 
-    Threads may share it: two at once may both be told yes.
+    Threads may share it, but two that ask at once may both be told yes.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, every: float = _EVERY) -> None:

@@ -1,4 +1,4 @@
-"""The clock of a database, as its answers tell it. It dates changes, so it says up to which time they are read."""
+"""The clock of a database, estimated from its answers. It dates changes, and so shows how far they are read."""
 
 import time
 from collections.abc import Callable
@@ -12,7 +12,7 @@ _FORGOTTEN = 600.0
 
 
 class _Heard(NamedTuple):
-    """The most by which a server's clock was ahead of the monotonic one: in the period that has begun, and before."""
+    """The most by which a server's clock was ahead of the monotonic clock, in the present period and before."""
 
     begun: float
     most: float
@@ -22,9 +22,9 @@ class _Heard(NamedTuple):
 class ServiceClock:
     """Returns a time, in seconds since the epoch, that every server that answers has reached. Threads may share it.
 
-    It is behind by the time that an answer takes, and by the rounding of its date. This machine's clock counts only
-    until the first answer. After that the monotonic clock does: setting this machine's clock changes nothing, and
-    setting a server's clock shows in its next answers.
+    It lags by the time that an answer takes, and by the rounding of its date. This machine's clock counts only until
+    the first answer, then the monotonic clock: setting this machine's clock changes nothing, and setting a server's
+    clock shows in its next answers.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -35,18 +35,18 @@ class ServiceClock:
 
     @property
     def is_known(self) -> bool:
-        """Whether a server has said what time it is."""
+        """Whether any server has told the time."""
         return bool(self._heard)
 
     def __call__(self) -> float:
         return self._monotonic() + self._ahead
 
     def at(self, monotonic: float) -> float:
-        """Return the time at a moment of the monotonic clock, by what is known now."""
+        """Return the time at a moment of the monotonic clock, by present knowledge."""
         return monotonic + self._ahead
 
     def note(self, now: float, server: str = "") -> None:
-        """Note that ``server`` has given an answer that was made at ``now`` by its clock, or later."""
+        """Note an answer of ``server`` that was given at ``now`` by its clock, or later."""
         at = self._monotonic()
         ahead = now - at
         heard = self._heard.get(server)

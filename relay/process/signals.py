@@ -1,11 +1,16 @@
-"""What SIGTERM, SIGINT and SIGHUP mean to commands that must stop cleanly or reload their config."""
+"""The meaning of SIGTERM, SIGINT and SIGHUP for commands that must stop cleanly or reload their config."""
+
+from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from contextlib import suppress
-from types import FrameType
-from typing import Any, Self
+
+TYPE_CHECKING = False  # each import here is made before any signal is handled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import Any, Self
 
 
 def hold(*, reloads: bool) -> None:
@@ -17,10 +22,11 @@ def hold(*, reloads: bool) -> None:
     if reloads:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     signal.signal(signal.SIGTERM, _end)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as for a background job of a script
         signal.signal(signal.SIGINT, _end)
     # Removed from the environment, because processes that this one starts must not use it.
     if address := os.environ.pop("NOTIFY_SOCKET", None):
+        from contextlib import suppress
         from socket import AF_UNIX, SOCK_DGRAM, socket
 
         with suppress(OSError), socket(AF_UNIX, SOCK_DGRAM) as systemd:
@@ -28,7 +34,7 @@ def hold(*, reloads: bool) -> None:
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
-    os._exit(130 if signum == signal.SIGINT else 0)  # an exception could be caught by what is being imported
+    os._exit(130 if signum == signal.SIGINT else 0)  # the code being imported could catch an exception
 
 
 class Signals:
@@ -48,7 +54,7 @@ class Signals:
     def __enter__(self) -> Self:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._before[signum] = signal.signal(signum, self._handle)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # one that has waited calls `reload` now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # a waiting signal now calls `reload`
         return self
 
     def __exit__(self, *error: object) -> None:

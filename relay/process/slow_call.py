@@ -1,6 +1,6 @@
-"""Calls that may take long, each in a thread of its own: what does not answer delays nothing else.
+"""Calls that may take long, each in a separate thread, so that a call without an answer delays nothing else.
 
-The worker's thread must not wait: it serves the group, which expels whoever is late. A reading thread must not either.
+The worker's thread must not wait: it serves the group, which expels late members. Nor may a reading thread.
 """
 
 import threading
@@ -20,10 +20,11 @@ def fill(future: Future[T], call: Callable[[], T]) -> None:
         future.set_result(call())
     except BaseException as error:  # raised again by `Future.result`
         future.set_exception(error)
+        del future, call  # the error refers to this frame: both would wait for the garbage collector
 
 
 class SlowCall(Future[T]):
-    """A call that runs in a thread from here on, which fills this and shares nothing else. ``name``: the thread's."""
+    """A call that starts at once in a thread, which only fills in this future. ``name``: of the thread."""
 
     def __init__(self, name: str, call: Callable[[], T]) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class SlowCall(Future[T]):
 
 
 def call_all(name: str, calls: Sequence[Callable[[], T]]) -> list[T]:
-    """Make ``calls``, several at once, and return their results in order. Raises what the first to fail raised."""
+    """Make ``calls``, several at once, and return their results in order. Raises the error of the first to fail."""
     results: list[Future[T]] = [Future() for _ in calls]
     left = deque(zip(results, calls, strict=True))
 

@@ -27,9 +27,9 @@ WORKERS = "RELAY_WORKERS"
 """The environment variable with the number of workers on this machine."""
 
 _EARLY_DEATH = 60.0  # a worker that dies within this many seconds of its start has failed
-_MOST_FAILURES = 5  # in a row, after which all workers are stopped
+_MOST_FAILURES = 5  # such failures in a row, after which all workers are stopped
 _LONGEST_BACKOFF = 30.0
-_DRAIN_TIMEOUT = 20.0  # longer than a worker's own
+_DRAIN_TIMEOUT = 20.0  # seconds, longer than a worker's own
 _POLL_INTERVAL = 0.1
 
 
@@ -53,10 +53,10 @@ class _Worker:
 
 
 class Supervisor:
-    """Runs ``count`` processes of ``command``, each with its number in ``RELAY_WORKER``, of ``RELAY_WORKERS``.
+    """Runs ``count`` processes of ``command``, with ``RELAY_WORKERS`` and the number of each in ``RELAY_WORKER``.
 
-    ``until_done``: a worker that ends with exit code 0 is done, and so is one that ends with 1, since others go on with
-    what it owned; ``run`` ends when all are. Other threads may only call ``stop``.
+    ``until_done``: a worker that ends with exit code 0 or 1 is done, because others take over its shards; ``run`` ends
+    when all are done. Other threads may only call ``stop``.
     """
 
     def __init__(self, command: Sequence[str], count: int, *, until_done: bool = False) -> None:
@@ -120,7 +120,7 @@ class Supervisor:
         if code == ConfigError.exit_code:
             raise WorkersFailed(f"worker {worker.number} {how}; see its error above", code)
         lived = time.monotonic() - worker.started
-        # Exit code 0 means that somebody else stopped it: no failure, but it is still wanted.
+        # Exit code 0 means that somebody else stopped it: that is not a failure, but the worker is still wanted.
         worker.failures = worker.failures + 1 if lived < _EARLY_DEATH and code != 0 else 1
         if worker.failures >= _MOST_FAILURES:
             raise WorkersFailed(

@@ -1,4 +1,4 @@
-"""One open shard: its reader, its source, and when it is read next."""
+"""One open shard: its reader, its source, and the time of its next read."""
 
 import random
 from dataclasses import dataclass
@@ -8,44 +8,44 @@ from relay.records import Position
 from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader, Unreadable
 
 LARGEST_PAGE = 1 << 20
-"""Bytes, about, of the largest page of a shard that is asked for its changes."""
+"""Approximate bytes of the largest page from a shard that has to be polled for changes."""
 
 SHORTEST_WAIT = 0.2
-"""Seconds between two reads of a shard without a backlog: DynamoDB Streams answers five calls a second for a shard."""
+"""Seconds between two reads of a shard without a backlog: DynamoDB Streams allows five calls a second per shard."""
 
 LONGEST_WAIT = 1.0
-"""Seconds between two reads of an idle shard, while there are few."""
+"""Seconds between two reads of an idle shard, while there are few such shards."""
 
 LONGEST_BACKOFF = 5.0
-"""Seconds between two reads of a shard that cannot be read: it is throttled, or the service or the network is down."""
+"""Seconds between reads of a shard that cannot be read because it is throttled, or the service or network is down."""
 
 WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}
-"""Consecutive failures that are logged as warnings: others would fill the log."""
+"""The first consecutive failures, which are logged as warnings: all of them would fill the log."""
 
-# A shard that streams is read again at once, but while each page has this many records a few are gathered first, since
-# every page has a cost.
+# A shard that streams is read again at once. But while its pages reach this many records, a few are gathered first,
+# since every page has a cost.
 _MANY = 20
 _GATHER_SECONDS = 0.005
 _EMPTY_BEFORE_WAITING = 5
 
 ReadOutcome = ReadResult | RelayError
-"""What a read has given, or why the shard cannot be read any further without a person."""
+"""The result of a read, or the reason why the shard cannot be read on without a person."""
 
 
 def backoff(failures: int) -> float:
-    """Return the seconds to wait after this many failures in a row."""
+    """Return the seconds to wait after so many failures in a row."""
     # Jitter keeps the shards of a throttled stream from coming back all at once.
     return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(failures, 10))
 
 
 @dataclass(eq=False)
 class OpenShard:
-    """A shard that is being read. ``key``: the key of its checkpoint. ``source``: its source's name.
+    """A shard that is being read. ``key``: the key of its checkpoint. ``source``: the name of its source.
 
     Used by the worker's thread, except ``reader``.
 
-    ``most_at_once``: for a segment of a snapshot, with how many others at most it is read. Its pages let pages of
-    streams pass. 0: it is a shard of a stream.
+    ``most_at_once``: for a segment of a snapshot, the most segments that are read at once. Its pages give way to pages
+    of streams. 0: a shard of a stream.
     """
 
     reader: ShardReader
@@ -58,21 +58,21 @@ class OpenShard:
     closed: bool = False
     # When the last read began, by the pool's clock.
     read_at: float = 0.0
-    # When the last good read arrived, or the shard was opened; why the last read failed, or what it warned of.
+    # When the last good read arrived, or the shard was opened; why the last read failed, or its warning.
     polled: float = 0.0
     error: str | None = None
-    # Whether the source has said since the last good read that it does not know the shard.
+    # Whether the source has reported the shard as unknown since the last good read.
     is_unknown: bool = False
-    # Seconds from that read to the next one, as it was scheduled: with many shards each is read rarely.
+    # Scheduled seconds from that read to the next one: with many shards, each is read rarely.
     wait: float = 0.0
-    # Whether a read is under way, or its result has not been taken yet.
+    # Whether a read is under way, or its result was not taken yet.
     running: bool = False
     # Position and `Page.reached` of the last page.
     _last: tuple[Position | None, float | None] = (None, None)
 
     def note(self, result: ReadResult, now: float) -> None:
         """Count a result. ``now``: by the pool's clock."""
-        self.empty = 0 if isinstance(result, Page) and result.records else self.empty + 1
+        self.empty = 0 if isinstance(result, Page) and result.counts.records else self.empty + 1
         if isinstance(result, Unreadable):
             self.failures += 1
             self.error = result.reason
@@ -83,14 +83,14 @@ class OpenShard:
             self.polled = now
 
     def _has_news(self, page: Page) -> bool:
-        """Whether ``page`` proves that the shard can be read: a silent shard that streams gives empty pages too."""
+        """Whether ``page`` proves that the shard can be read. A silent shard that streams also gives empty pages."""
         now = (page.position, page.reached)
         last, self._last = self._last, now
-        return not self.reader.streams or bool(page.records or page.finished or page.gap) or now != last
+        return not self.reader.streams or bool(page.counts.records or page.finished or page.gap) or now != last
 
     @property
     def yields(self) -> bool:
-        """Whether its pages let pages of streams pass."""
+        """Whether its pages give way to pages of streams."""
         return self.most_at_once > 0
 
     @property
@@ -98,27 +98,22 @@ class OpenShard:
         return STREAMED_PAGE if self.reader.streams else LARGEST_PAGE
 
     def has_backlog_after(self, page: Page) -> bool:
-        """Whether the read after ``page`` is expected to find changes that wait already.
-
-        A stream is read again before its source has sent as many as fill a page.
-        """
-        return not page.rest and (page.full or (self.reader.streams and page.records > 0))
+        """Whether changes are expected to wait; a stream is read again before its source could fill a page."""
+        return page.pause == 0.0 or (page.pause is None and self.reader.streams and page.counts.records > 0)
 
     def wait_after(self, result: ReadResult, longest: float = LONGEST_WAIT) -> float:
-        """Return the seconds from the start of the read that gave ``result`` to the next; ``longest``: when idle."""
+        """Return the seconds from the start of the read with ``result`` to the next. ``longest``: for an idle shard."""
         if not isinstance(result, Page):
             return backoff(self.failures)
-        if result.rest:
-            return result.rest
-        if result.full:
-            return 0.0
+        if result.pause is not None:
+            return result.pause
         if self.reader.streams:
-            return _GATHER_SECONDS if result.records >= _MANY else 0.0
-        # Jitter keeps shards that were opened together from staying in step: their pages would wait for each other.
+            return _GATHER_SECONDS if result.counts.records >= _MANY else 0.0
+        # Jitter keeps shards that opened together out of step: their pages would wait for each other.
         wait = SHORTEST_WAIT * random.uniform(1.0, 1.2)
-        if result.records:
+        if result.counts.records:
             return wait
-        # Ten are more than enough, and of 1,751 Python has no float.
+        # Ten doublings are more than enough, and 1,751 would overflow a float.
         wait *= 1.5 ** min(max(0, self.empty - _EMPTY_BEFORE_WAITING), 10)
-        # With many shards, each would be read many times more until it waits as long as the others.
+        # With many shards, each would first be read many times before it waits as long as the others.
         return wait if wait < LONGEST_WAIT else longest

@@ -17,25 +17,25 @@ from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, Read
 from relay.source import STREAMED_PAGE, ReadResult, ShardReader
 
 LONGEST_YIELD = 0.1
-"""How many seconds a page of a snapshot lets pages of the stream pass that keep arriving."""
+"""How many seconds a snapshot's page gives way to pages of the stream that keep arriving."""
 
 LONGEST_STAY = 0.5
-"""Seconds after which a page of a snapshot comes in any case: changes may arrive for hours without a pause."""
+"""Seconds after which a snapshot's page is taken in any case: changes may arrive for hours without a pause."""
 
 IDLE_READS = 250
-"""Reads a second that the idle shards of a worker share: with more shards, each waits longer."""
+"""Reads per second that the idle shards of a worker share: with more shards, each waits longer."""
 
-# Every thread that wakes costs the others time, so more than a few start only while reads have to wait for one.
+# Every thread that wakes delays the others, so more threads start only while reads have to wait for one.
 _FEW_THREADS = 4
 _THREADS = 32
 _LONG_WAIT = 0.05  # seconds
-_CLOSE_SECONDS = 3.0  # that ``close`` waits for reads under way
+_CLOSE_SECONDS = 3.0  # seconds that ``close`` waits for reads under way
 _BUDGET = 64 << 20
-_NUMBERS = itertools.count()  # of reads that are due, for the order of those that are due at once
+_NUMBERS = itertools.count()  # numbers due reads, to order those that are due at the same time
 
 
 class ReaderPool:
-    """Used by one thread, the worker's; its own threads only read. ``clock``: seconds that never go back."""
+    """Reads shards for one thread, the worker's; its own threads only read. ``clock``: seconds that never go back."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -44,30 +44,30 @@ class ReaderPool:
         # ... the results, in a `Queue`, since the worker's thread handles signals: in Python 3.11 and 3.12 a
         # `SimpleQueue.get` with a timeout waits for ever if a signal handler outlasts the timeout, ...
         self._done: queue.Queue[tuple[OpenShard, ReadResult | BaseException]] = queue.Queue()
-        # ... and for how long, in seconds, the last read waited for a thread: written by them in one step.
+        # ... and how many seconds the last read waited for a thread, which they write atomically.
         self._waited = 0.0
         # The rest belongs to the worker's thread.
         self._threads: list[threading.Thread] = []
         # Shards to read next: by the clock, in order of time.
         self._due: list[tuple[float, int, OpenShard]] = []
-        # Segments of snapshots that are due once fewer of them are read, and how many are.
+        # Due segments of snapshots that wait until fewer segments are read, and how many are.
         self._postponed: list[tuple[float, int, OpenShard]] = []
         self._segments_read = 0
-        # What was read of snapshots and has not been taken yet, and since when it waits by the clock.
+        # Pages of snapshots that were read but not taken yet, and since when each waits, by the clock.
         self._yielding: deque[tuple[OpenShard, ReadResult | BaseException, float]] = deque()
         # How late, in seconds, the last read started.
         self._late = 0.0
         # Every open shard by identity, how many of them stream, and how many reads are under way or not yet taken.
         self._open: dict[int, OpenShard] = {}
-        # Those that are known to have more, by identity.
+        # Those known to have more changes, by identity.
         self._behind: set[int] = set()
         self._streaming = 0
         self._running = 0
-        # The most bytes that the pages of those reads can have.
+        # The most bytes that the pages of these reads can have.
         self._under_way = 0
 
     def open(self, reader: ShardReader, key: bytes, source: str, *, most_at_once: int = 0) -> OpenShard:
-        """Start reading a shard. The parameters: see `OpenShard`."""
+        """Start reading a shard. For the parameters, see `OpenShard`."""
         now = self.clock()
         shard = OpenShard(reader, key, source, most_at_once, read_at=now, polled=now)
         self._open[id(shard)] = shard
@@ -76,7 +76,7 @@ class ReaderPool:
         return shard
 
     def shut(self, shard: OpenShard) -> None:
-        """Stop reading ``shard``, and close its reader as soon as no read of it is under way."""
+        """Stop reading ``shard``, and close its reader as soon as no read is under way."""
         shard.closed = True
         self._behind.discard(id(shard))
         if not shard.running:
@@ -88,9 +88,9 @@ class ReaderPool:
             shard.reader.close()
 
     def again(self, shard: OpenShard, wait: float, *, has_backlog: bool = False) -> None:
-        """Read ``shard`` again, ``wait`` seconds after its last read began or as soon as that is past.
+        """Read ``shard`` again, ``wait`` seconds after the start of its last read, or at once if that has passed.
 
-        ``has_backlog``: whether that read is expected to find changes that wait already.
+        ``has_backlog``: whether that read is expected to find waiting changes.
         """
         if shard.error is None:
             shard.wait = wait
@@ -104,7 +104,7 @@ class ReaderPool:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether a shard that is being read is known to have more."""
+        """Whether a shard that is being read is known to have more changes."""
         return bool(self._behind)
 
     @property
@@ -114,7 +114,7 @@ class ReaderPool:
 
     @property
     def delay(self) -> float:
-        """Seconds that a read which is due has to wait for others. It does not grow while all reads hang."""
+        """Seconds that a due read has to wait for others. It does not grow while all reads hang."""
         return self._late + self._waited
 
     def close(self) -> None:
@@ -138,9 +138,9 @@ class ReaderPool:
     def take(self, timeout: float, *, snapshots: bool = True) -> list[tuple[OpenShard, ReadOutcome]]:
         """Return the results that have arrived, waiting up to ``timeout`` seconds for the first one.
 
-        Snapshots' results come one at a time, and let others pass, but not for ever (I10); with ``snapshots`` false,
-        for longer. A ``RelayError`` of a reader is the result of its shard (I12). Raises ``ConfigError``,
-        and what a bug raises. The caller decides with `again` when a shard is read next.
+        Results of snapshots come one at a time and give way to others, but not for ever (I10); with ``snapshots``
+        false, for longer. A ``RelayError`` of a reader becomes the result of its shard (I12). Raises ``ConfigError``,
+        and exceptions from bugs. The caller decides with `again` when a shard is read next.
         """
         deadline = self.clock() + timeout
         while True:
@@ -163,7 +163,7 @@ class ReaderPool:
                 return results + self._arrived()
 
     def _start(self) -> None:
-        """Start the reads that are due and that there is room for."""
+        """Start the due reads for which there is room."""
         now = self.clock()
         while self._due and self._due[0][0] <= now and self._has_room():
             due, number, shard = heapq.heappop(self._due)
@@ -189,11 +189,11 @@ class ReaderPool:
         return count < _THREADS + self._streaming and self._waited > _LONG_WAIT
 
     def _has_room(self) -> bool:
-        # I11. A thread that reads a streaming shard waits for its changes, so each such shard needs room of its own.
+        # I11. A thread that reads a streaming shard waits for its changes, so each such shard needs its own room.
         return self._under_way + LARGEST_PAGE <= max(_BUDGET, LARGEST_PAGE + self._streaming * STREAMED_PAGE)
 
     def _run(self) -> None:
-        """In a reading thread: read what is wanted, one shard after the other."""
+        """Read requested shards, one after another. Runs in a reading thread."""
         while (wanted := self._wanted.get()) is not None:
             shard, since = wanted
             self._waited = self.clock() - since
@@ -213,7 +213,7 @@ class ReaderPool:
                 return results
 
     def _sort(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadOutcome]]:
-        """Return a result that has arrived, or put it behind the ones that it yields to."""
+        """Return a result that has arrived, or queue it behind the results to which it gives way."""
         if not shard.yields:
             return self._unpack(shard, result)
         # I11: it counts against the budget until it is taken.

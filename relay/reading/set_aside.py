@@ -1,7 +1,7 @@
-"""What of a source cannot be relayed until somebody acts, while the rest goes on (I12).
+"""The parts of a source that cannot be relayed until somebody acts, while the rest goes on (I12).
 
-A shard whose reader refuses to go on, a gap that waits for a decision: each stops its shard, or the stream that it
-precedes, and is tried again as soon as a decision is visible, and each minute, since what it lacked may be back.
+A shard whose reader refuses to continue, or a gap that waits for a decision, stops its shard or the stream after it. It
+is retried as soon as a decision is visible, and each minute, because the cause may be gone.
 """
 
 import logging
@@ -18,17 +18,17 @@ from relay.records import CommittedStream, Gap
 log = logging.getLogger(__name__)
 
 TRY_AGAIN = 60.0
-"""Seconds until what was refused is tried again without a decision."""
+"""Seconds until a refused read is retried without a decision."""
 
 _GOES_ON_AFTER = 30.0
-"""Seconds for which a shard that was tried again has to be read without changes until it counts as readable.
+"""Seconds for which a retried shard has to be read without changes until it counts as readable.
 
-A server may send empty pages while it looks for the position at which it is refused.
+A server may send empty pages while it looks for a position that it will then refuse.
 """
 
 
 class GapPending(RelayError):
-    """Changes are missing, and ``on_gap`` leaves it to a person what becomes of that."""
+    """Changes are missing, and ``on_gap`` leaves the decision to a person."""
 
     def __init__(self, gap: Gap) -> None:
         super().__init__(
@@ -41,10 +41,10 @@ class GapPending(RelayError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """``name``: the shard, or the segment of a snapshot; None is the whole stream.
+    """A refused part. ``name``: the shard, or the segment of a snapshot; None means the whole stream.
 
-    ``since``, ``again_at``: when it was first refused and is tried again, in seconds by the clock. ``tried_at``: when
-    that was begun.
+    ``since``, ``again_at``: when it was first refused, and when it is retried, by the clock in seconds. ``tried_at``:
+    when the last retry began.
     """
 
     name: str | None
@@ -55,9 +55,9 @@ class Refusal:
 
 
 class SetAside:
-    """Used by the worker's thread. ``clock``: seconds that never go back.
+    """The refused parts of one source. Used by the worker's thread. ``clock``: seconds that never go back.
 
-    ``refusals``: by the key of the record that says how far it was read, those that are being tried again included.
+    ``refusals``: by the key of the record with its progress, including those that are being retried.
     """
 
     def __init__(self, committed: CommittedStream, *, clock: Callable[[], float]) -> None:
@@ -67,19 +67,19 @@ class SetAside:
         self._waited: frozenset[bytes] = frozenset()
 
     def add(self, key: bytes, name: str | None, error: RelayError) -> None:
-        """Let what has the record ``key`` wait."""
+        """Let the part with the record ``key`` wait."""
         now, before = self._clock(), self.refusals.get(key)
         if before is None or str(before.error) != str(error):
-            # As text: whoever keeps records of the log would keep what the error has once it is raised.
-            log.error("%s; the rest goes on, and this is tried again each minute", str(error))
+            # As text: kept log records would keep everything that a raised error refers to.
+            log.error("%s; the rest goes on, and this is retried each minute", str(error))
         since = now if before is None else before.since
-        # At different times: each try waits for Kafka.
+        # At different times, because each retry waits for Kafka.
         again_at = now + TRY_AGAIN * random.uniform(1.0, 1.25)
         self.refusals = {**self.refusals, key: Refusal(name, error.kept(), since, again_at)}
 
     @contextmanager
     def opening(self, key: bytes, name: str) -> Iterator[None]:
-        """Open what has the record ``key``, or let it wait if that is refused. Raises ``ConfigError``."""
+        """Open the part with the record ``key``; let it wait if it is refused. Raises ``ConfigError``."""
         try:
             yield
         except ConfigError as error:
@@ -92,24 +92,24 @@ class SetAside:
             self.refusals = {**self.refusals, key: replace(refusal, tried_at=self._clock())}
 
     def forget(self, key: bytes) -> None:
-        """It goes on."""
+        """Remove a part that can be relayed again."""
         if key in self.refusals:
             self.refusals = {each: refusal for each, refusal in self.refusals.items() if each != key}
 
     def lose(self, partitions: Set[int] | None) -> None:
-        """Other workers may own ``partitions`` now, or all of them, and find out for themselves."""
+        """Drop parts in ``partitions``, or all: other workers may own them now, and find out for themselves."""
         kept = {} if partitions is None else self.refusals
         self.refusals = {key: each for key, each in kept.items() if partition_of(key) not in (partitions or ())}
 
     def read(self, key: bytes, *, has_passed: bool) -> None:
-        """A page is published. ``has_passed``: it is not empty, so what was refused is passed."""
+        """Note that a page is published. ``has_passed``: the page is not empty, so it passed the refused position."""
         refusal = self.refusals.get(key)
         if refusal is not None and (has_passed or self._clock() > refusal.tried_at + _GOES_ON_AFTER):
             log.warning("source %s: %s goes on", self._committed.stream.source, refusal.name)
             self.forget(key)
 
     def waiting(self) -> frozenset[bytes]:
-        """Return the keys of what is not to be tried now."""
+        """Return the keys of parts that must not be tried now."""
         if not self.refusals:
             return frozenset()
         now = self._clock()
@@ -119,17 +119,17 @@ class SetAside:
 
     @property
     def has_news(self) -> bool:
-        """Whether `released` would return something, or something has begun to wait."""
+        """Whether `released` would return anything, or a part has begun to wait."""
         return self.waiting() != self._waited
 
     def released(self) -> dict[bytes, Refusal]:
-        """Return what waited at the last call, and may be tried now."""
+        """Return the parts that waited at the last call and may be tried now."""
         before, self._waited = self._waited, self.waiting()
         return {key: self.refusals[key] for key in before - self._waited if key in self.refusals}
 
     @property
     def next_try(self) -> float:
-        """When the first of them is tried again without a decision, by the clock; infinity if there are none."""
+        """When the first part is retried without a decision, by the clock; infinity without parts."""
         now = self._clock()
         return min((each.again_at for each in self.refusals.values() if each.again_at > now), default=math.inf)
 

@@ -1,20 +1,21 @@
-"""A record as JSON: an object with the fields of a frozen dataclass, except fields that have their default.
+"""A record as JSON: an object with the fields of a frozen dataclass, without fields that have their default value.
 
 A field is a text, a number, a boolean, an enum of texts, a dataclass, or a tuple or a mapping of these. ``Any`` is JSON
-that its source reads. The types of the fields say what is read: another value is refused, another field ignored.
+that the source reads. Values must match the types of their fields; unknown fields are ignored.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-_MOST_ERRORS = 3  # in a message
-_SHOWN = 80  # characters of what was found
+_MOST_ERRORS = 3  # problems shown in one message
+_SHOWN = 80  # characters shown of the value found
 
 
 class StoredRecord:
-    """What has a key of its own in ``<name>.checkpoints``: a base of frozen dataclasses."""
+    """A record with its own key in ``<name>.checkpoints``: a base class for frozen dataclasses."""
 
     __slots__ = ()
 
@@ -34,12 +35,10 @@ class StoredRecord:
 
 
 def _said(error: Any) -> str:
-    """Return where an error is, what is wrong, and what was found."""
+    """Return the place of an error, the problem, and the value found."""
     place = "".join(f"{part}: " for part in error["loc"])
     found = "" if error["type"] in ("missing", "json_invalid") else f", not {str(error['input'])[:_SHOWN]!r}"
     return f"{place}{error['msg']}{found}"
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)

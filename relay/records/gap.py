@@ -1,4 +1,4 @@
-"""Gaps, and the ones that wait for a person."""
+"""Gaps, and gaps that wait for a person's decision."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from relay.records.shard import Position, position_text
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Changes that are lost, or may be: an event of its own (I9).
+    """Changes that are lost or may be lost, published as a separate event (I9).
 
     ``begin``, ``end``: the positions around the lost changes, or None where unknown. ``found_at``: seconds.
     """
@@ -29,7 +29,7 @@ class Gap:
 
     @property
     def id(self) -> str:
-        """The id of a gap is the same however often the gap is met."""
+        """The id of the gap, which is the same each time the gap is found."""
         identity = [self.source, self.label, self.shard, self.reason, self.begin]
         return hashlib.blake2b(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
@@ -38,7 +38,7 @@ class Gap:
         return f"{self.reason}, {place}, after {position_text(self.begin or {}) or 'its start'}"
 
     def published(self) -> dict[str, Any]:
-        """Return it as it is on the gaps topic, and where gaps are shown."""
+        """Return the gap in the form of the gaps topic, in which it is also shown."""
         return {
             "id": self.id,
             "source": self.source,
@@ -55,8 +55,6 @@ class Gap:
 
 
 class Decision(StrEnum):
-    """What a person has decided about a gap."""
-
     SKIP = "skip"
     RESNAPSHOT = "resnapshot"
 

@@ -1,6 +1,6 @@
-"""The keys of ``<name>.checkpoints``: JSON arrays of the format's version, the kind of record, and what it is of.
+"""The keys of ``<name>.checkpoints``: JSON arrays with the format's version, the kind of record, and its subject.
 
-murmur2 of a key gives its partition, and so the worker that owns the record.
+The murmur2 hash of a key gives its partition, and so the worker that owns the record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _VERSION = "v1"
 
 
 class RecordKind(StrEnum):
-    """What a record is, as its key says it."""
+    """The kind of a record, as its key names it."""
 
     SHARD = "shard"
     PLAN = "plan"
@@ -39,12 +39,12 @@ class StreamId:
 
     @property
     def listing_key(self) -> bytes:
-        """The key of its newest listing. Its owner lists the shards for all workers."""
+        """The key of the record with the newest listing. Its owner lists the shards for all workers."""
         return self._key(RecordKind.LISTING)
 
     @property
     def snapshot_key(self) -> bytes:
-        """The key of the control record of its newest snapshot."""
+        """The key of the control record of the newest snapshot."""
         return self._key(RecordKind.SNAPSHOT)
 
     def shard_key(self, shard: str) -> bytes:
@@ -60,35 +60,35 @@ class StreamId:
         return orjson.dumps([_VERSION, kind, self.source, self.label, *name])
 
     def qualified(self, shard: str) -> str:
-        """The globally qualified shard name, as event tokens carry it."""
+        """The globally unique name of the shard, as in event tokens."""
         return f"{self.source}/{self.label}/{shard}"
 
     @property
     def snapshots(self) -> StreamId:
-        """What its snapshots are called where they stand beside it: in event ids and in what is shown."""
+        """The name of the stream's snapshots, in event ids and messages."""
         return StreamId(self.source, f"{self.label}/snapshot")
 
 
 def request_key(source: str, request: str) -> bytes:
-    """A request is of a source, not of a stream."""
+    """Return the key of a request, which belongs to a source, not to a stream."""
     return orjson.dumps([_VERSION, RecordKind.REQUEST, source, request])
 
 
 def owner_key(number: int) -> bytes:
-    """Whoever owns its partition writes it: which numbers lie in which, `relay.kafka.checkpoints` says."""
+    """Return the key of a record that its partition's owner writes. `relay.kafka.checkpoints` maps the numbers."""
     return orjson.dumps([_VERSION, RecordKind.OWNER, "", str(number)])
 
 
 def parse_key(key: bytes) -> tuple[RecordKind, StreamId, str]:
-    """Return the kind of a record, its stream and its name, empty for what a stream has one of.
+    """Return a record's kind, stream and name. The name is empty for kinds that a stream has only once.
 
-    The stream of a request has no label, and that of an owner no source either. Raises ValueError for other keys.
+    A request's stream has no label, an owner's neither label nor source. Raises ValueError for other keys.
     """
     parts = orjson.loads(key)
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts) or parts[:1] != [_VERSION]:
         raise ValueError("not a key of this version")
     kind, *names = RecordKind(parts[1] if len(parts) > 1 else ""), *parts[2:]
-    # Of these a stream may have several, so that the key ends with a name.
+    # A stream may have several records of these kinds, so their keys end with a name.
     if len(names) != 2 + (kind in (RecordKind.SHARD, RecordKind.SEGMENT, RecordKind.GAP)):
         raise ValueError(f"not a key of a {kind}")
     if kind in (RecordKind.REQUEST, RecordKind.OWNER):

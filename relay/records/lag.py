@@ -1,7 +1,7 @@
-"""The lag: one definition for the page, ``relay status``, metrics and alerts.
+"""The lag, defined once for the status page, ``relay status``, metrics and alerts.
 
-It is the time since the last moment at which everything that the source had shown was published: 0, and not the time
-since the last change, where a shard was read to its head.
+It is the time since everything that the source then showed was published. A shard that was read to its head has no lag,
+however old its last change is.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from relay.records.plan import Plan
 from relay.records.shard import ShardCheckpoint
 
 
-def shard_lag(shard: str, plan: Plan, checkpoints: Mapping[str, ShardCheckpoint], now: float) -> float | None:
-    """Return the lag of ``shard`` in seconds, or None if it has ended. ``now``: seconds since the epoch.
+def shard_watermark(shard: str, plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> float | None:
+    """Return that moment of ``shard`` in seconds since the epoch, or None if it has ended.
 
-    One that was never read lags since the end of its parents, or since the plan.
+    Of one that was never read it is the end of its parents, or the time of the plan.
     """
     checkpoint = checkpoints.get(shard)
     if checkpoint is not None and checkpoint.state.ended:
@@ -22,12 +22,15 @@ def shard_lag(shard: str, plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]
     if known is None and checkpoint is not None:
         parents = [checkpoints[each].complete_until for each in checkpoint.parents if each in checkpoints]
         known = min((each for each in parents if each is not None), default=None)
-    return max(0.0, now - (plan.planned_at if known is None else known))
+    return plan.planned_at if known is None else known
 
 
-def source_lag(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint], now: float) -> float:
-    """Return the lag of the shard of a source that is furthest behind, 0 if all have ended."""
-    if not checkpoints:
-        return max(0.0, now - plan.planned_at)
-    lags = (shard_lag(shard, plan, checkpoints, now) for shard in checkpoints)
-    return max((lag for lag in lags if lag is not None), default=0.0)
+def source_watermark(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> float | None:
+    """Return that moment of the shard of a source that is furthest behind, or None if all have ended."""
+    found = [shard_watermark(shard, plan, checkpoints) for shard in checkpoints] or [plan.planned_at]
+    return min((each for each in found if each is not None), default=None)
+
+
+def lag_since(watermark: float | None, now: float) -> float | None:
+    """Return the lag in seconds at ``now``, in seconds since the epoch; None for a shard that has ended."""
+    return None if watermark is None else max(0.0, now - watermark)

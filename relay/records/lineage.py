@@ -7,17 +7,14 @@ from relay.records.view import CommittedStream
 
 
 class Lineage:
-    """The graph of the shards of one stream: which are listed, and which may be read now.
-
-    ``committed``: what is committed of the stream.
-    """
+    """The graph of the shards of one stream, by its ``committed`` records: which are listed, and which may be read."""
 
     def __init__(self, committed: CommittedStream) -> None:
         self.committed = committed
         self.stream = committed.stream
-        # Shards of the newest complete listing, by id.
+        # The shards of the newest complete listing, by id.
         self.listed: dict[str, Shard] = {}
-        # Shards that somebody names and that are not listed: how many consecutive complete listings lacked them.
+        # Shards that are named but not listed: how many consecutive complete listings lacked them.
         self.absent: dict[str, int] = {}
         self.listings = 0
         self._children: dict[str, tuple[str, ...]] = {}
@@ -39,7 +36,7 @@ class Lineage:
         return self.absent.get(shard, 0) >= 2
 
     def is_closed(self, shard: str) -> bool:
-        """Whether the newest listing shows ``shard`` closed. Any thread may ask."""
+        """Whether the newest listing shows ``shard`` as closed. Any thread may call it."""
         found = self.listed.get(shard)
         return found is not None and found.closed
 
@@ -48,14 +45,11 @@ class Lineage:
 
     @property
     def _passed(self) -> Collection[str]:
-        """The shards of the plan that ended before it, which no checkpoint may say yet."""
+        """The planned shards that ended before the plan, which checkpoints may not show yet."""
         return self.committed.plan.passed if self.committed.plan is not None else ()
 
     def ready(self) -> Iterator[Shard]:
-        """Yield the shards that have not ended and whose parents all have (I2).
-
-        Shards that listings lack are included, see `is_asked_for`.
-        """
+        """Yield the unfinished shards whose parents have all ended (I2), also those of which `is_asked_for` is true."""
         checkpoints, passed = self.committed.checkpoints, self._passed
         for shard in self.listed.values():
             is_over = shard.id in passed or has_ended(checkpoints, shard.id)
@@ -69,9 +63,9 @@ class Lineage:
                     yield Shard(name, parents)
 
     def is_asked_for(self, shard: str) -> bool:
-        """Whether a reader is to say if ``shard``, which listings lack, is gone: they may lack it for a while.
+        """Whether a reader should find out if ``shard`` is gone: listings lack it, perhaps only for a while.
 
-        It need not if it waits for parents that nothing is known about.
+        No reader is needed if the shard waits for parents that nothing is known about.
         """
         checkpoints = self.committed.checkpoints
         checkpoint = checkpoints.get(shard)
@@ -80,7 +74,7 @@ class Lineage:
         return checkpoint.state is ShardState.READING or all(parent in checkpoints for parent in checkpoint.parents)
 
     def late(self, shard: str) -> list[str]:
-        """Return the descendants of ``shard`` that were begun before it: no listing had it then."""
+        """Return the descendants of ``shard`` that were begun before it, when no listing showed it."""
         found: list[str] = []
         waiting, seen = [*self.children(shard)], {shard}
         while waiting:
@@ -103,8 +97,8 @@ class Lineage:
     def _was_missed(self, parent: str, child: str) -> bool:
         """Whether a parent that is gone and has no checkpoint had changes from after the plan.
 
-        It did if it was listed then, or appeared and was trimmed while no relay ran. Otherwise it was trimmed before
-        the plan, or was read and pruned, which happens long before a child that is being read ends.
+        It had some if it was listed at the time of the plan, or appeared and was trimmed while no relay ran. Otherwise
+        it was trimmed before the plan, or was read and pruned, long before a child that is now being read could end.
         """
         checkpoint, plan = self.committed.checkpoints.get(child), self.committed.plan
         if checkpoint is not None and checkpoint.state is not ShardState.PLANNED:
@@ -113,7 +107,7 @@ class Lineage:
         return parent in planned or child not in planned
 
     def lost(self) -> list[str]:
-        """Return the shards that the source no longer has and that were not read to their end (I9)."""
+        """Return the shards that the source has dropped and that were not read to the end (I9)."""
         checkpoints, passed = self.committed.checkpoints, self._passed
         unfinished = {
             shard for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended and self.is_gone(shard)
@@ -127,12 +121,12 @@ class Lineage:
             and self.is_gone(parent)
             and self._was_missed(parent, shard.id)
         }
-        # Its children may be gone too before a person decides about it, and then no listing names it.
+        # Its children may be gone too before a person decides about the gap, and then no listing names it.
         undecided = {shard for shard in self._undecided() if shard not in checkpoints and self.is_gone(shard)}
         return sorted(unfinished | unseen | undecided)
 
     def _undecided(self) -> set[str]:
-        """Return the shards with a gap that waits, or is decided about and not published yet."""
+        """Return the shards whose gap waits for a decision, or is decided but not published yet."""
         return {each.gap.shard for each in self.committed.pending_gaps.values() if each.gap.shard is not None}
 
     def prunable(self, now: float) -> Iterator[str]:
@@ -143,7 +137,7 @@ class Lineage:
                 checkpoint.state.ended
                 and self.is_gone(shard)
                 and now - checkpoint.updated_at >= PRUNE_AFTER
-                # A child that was not read yet needs the records of its parents, or they would count as lost.
+                # A child that was not read yet needs its parents' records; otherwise they would count as lost.
                 and all(
                     child in checkpoints and checkpoints[child].state is not ShardState.PLANNED
                     for child in (*checkpoint.children, *self.children(shard))
@@ -152,9 +146,9 @@ class Lineage:
                 yield shard
 
     def floor(self, shard: Shard) -> int:
-        """Return the earliest timestamp for tokens of ``shard``, in seconds: the last one of it and its ancestors.
+        """Return the earliest timestamp for tokens of ``shard``, in seconds: the last of the shard and its ancestors.
 
-        A shard without changes inherits from its parents. No token is before the floor of the stream.
+        A shard without changes inherits it from its parents. It is never before the floor of the stream.
         """
         checkpoints, plan = self.committed.checkpoints, self.committed.plan
         own = checkpoints.get(shard.id)

@@ -7,23 +7,21 @@ from relay.records.codec import StoredRecord
 from relay.records.shard import Shard, Start, TableKey
 
 PASSED = "passed"
-"""The type of the start of a shard that is not read: it was read to its end before the relay began."""
+"""The type of a start for a shard that is not read, because it was read to its end before the relay began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan(StoredRecord):
-    """Where reading a stream began, decided once before anything was read.
+    """The plan of a stream: where reading began, decided once before anything was read.
 
-    ``requested``: the ``start`` of the config at that time. ``planned_at``: T0, seconds since the epoch.
-    ``shards``: the start of each shard listed at T0; a shard that is not among them starts at its horizon.
-    ``keys``: by table, its key columns, hash columns first.
-    ``gap``: the id of the gap that comes with the plan: between the previous stream of the source and this one, from a
-    reset, or from a token whose shards have expired.
-    ``floor``: seconds, the last timestamp published before: no token under this plan gets an earlier one.
-    ``hashed``: by table, if the source has journals, how many of its key columns choose the partition.
-    ``past``: the newest shard of each name before a reset.
-    ``in_force``: what the owners of partitions have of this source that may read it (`PartitionOwner`); empty until the
-    first one does.
+    ``requested``: the ``start`` of the config at that time. ``planned_at``: T0, seconds since the epoch. ``shards``:
+    the start of each shard listed at T0; a shard that is not among them starts at its horizon. ``keys``: the key
+    columns of each table, hash columns first. ``gap``: the id of the gap that comes with the plan, after a former
+    stream of the source, a reset, or a token whose shards have expired. ``floor``: seconds, the last timestamp
+    published before: no token under this plan gets an earlier one. ``hashed``: by table, if the source has journals,
+    how many of its key columns choose the partition. ``past``: the newest shard of each name before a reset.
+    ``in_force``: the hash of the config with which workers may read this source (`PartitionOwner`); empty until one
+    does.
     """
 
     requested: str
@@ -47,7 +45,7 @@ class Plan(StoredRecord):
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner(StoredRecord):
-    """The worker that owns a partition, as it said when it took it over.
+    """The worker that owns a partition, as it wrote when it took over.
 
     ``process``: machine and process id. ``sources``: by name, a hash of what its config says is published of each.
     """

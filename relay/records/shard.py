@@ -11,23 +11,23 @@ from relay.records.codec import StoredRecord
 from relay.token import EventToken
 
 Position = Mapping[str, Any]
-"""Where a shard has been read up to, as JSON. Each source has a type that reads and writes its own."""
+"""The position up to which a shard was read, as JSON. Each source has its own type for it."""
 
 Start = Mapping[str, Any]
-"""Where reading a shard begins, as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` and so on."""
+"""The start of reading a shard, as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` etc."""
 
 TableKey = tuple[Annotated[tuple[str, ...], Field(min_length=2, max_length=3)], ...]
-"""The key columns of a table as (name, type), or (name, type, sql) where `KeyColumn` has that; hash columns first."""
+"""A table's key columns, hash columns first, as (name, type), or as (name, type, sql) if `KeyColumn` has ``sql``."""
 
 PRUNE_AFTER = 48 * 3600
 """How many seconds the record of an ended shard is kept: twice the retention of DynamoDB Streams."""
 
 INCARNATION = "@"
-"""Separates the name of a shard from a number, if an earlier shard had the same name."""
+"""Separates a shard's name from what distinguishes it from other shards of that name."""
 
 
 def position_text(position: Position | Start) -> str:
-    """Return a position or a start for people to read; empty for one that says nothing."""
+    """Return a position or a start as text for people; empty for one without content."""
     if "gtid" in position:
         # A transaction in progress follows the executed GTID set.
         rows = f" and {position['rows_done']} rows of {position['transaction']}" if position.get("rows_done") else ""
@@ -59,8 +59,8 @@ class ShardState(StrEnum):
 class Shard:
     """A shard as its source lists it.
 
-    ``start``: where it begins, if its lineage says that and not the plan. ``closed``: nothing is added to it any
-    longer, because it has an end or children.
+    ``start``: where it begins, if its lineage decides that and not the plan. ``closed``: nothing more is added, because
+    it has an end or children.
     """
 
     id: str
@@ -70,7 +70,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """The name that the source uses: resharding may give a later shard the name of an earlier one."""
+        """The source's name for the shard: resharding may give a later shard the name of an earlier one."""
         return self.id.partition(INCARNATION)[0]
 
 
@@ -78,9 +78,9 @@ class Shard:
 class ReshardJournal:
     """A reshard as the source announces it: some shards end, and others continue them.
 
-    The names are the source's, and in a checkpoint the relay's.
+    Names are the source's.
 
-    ``participants``: the shards that end; each of them has this journal at its end. ``targets``: where the shards that
+    ``participants``: the shards that end, each with this journal at its end. ``targets``: where the shards that
     continue them begin.
     """
 
@@ -91,7 +91,7 @@ class ReshardJournal:
 
 @dataclass(frozen=True, slots=True)
 class UnplannedTable:
-    """A table that a plan lacks: its key columns, and how many of them choose the partition."""
+    """A table that a plan lacks, with its key columns and how many of them choose the partition."""
 
     key: TableKey
     hashed: int
@@ -101,13 +101,13 @@ class UnplannedTable:
 class ShardCheckpoint(StoredRecord):
     """How far one shard is published: everything before ``position`` is on the topic (I4).
 
-    ``position``: None until something was read. ``start``: where reading begins.
-    ``progress``: seconds since the epoch up to which the shard has been read, not clamped, or None if never.
-    ``journal``: the reshard that ended the shard, with the relay's names (``relay.stream.journals``). ``reached``: see
-    ``Page``. ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch. ``emptied``: when tables were
-    last emptied or renamed, in seconds, for snapshots that run meanwhile (``relay.snapshots.emptied_tables``).
-    ``unplanned``: the tables that have published changes and that the plan lacks: whoever owns the plan adds them.
-    ``quiet_at``: when a read last found that nothing waits, in seconds, of a source that does not know its head.
+    ``position``: None until something was read. ``start``: where reading begins. ``progress``: seconds since the epoch
+    up to which the shard has been read, not clamped, or None if never. ``journal``: the reshard that ended the shard,
+    see ``relay.stream.journals``. ``reached``: see ``Page``. ``gap``: the id of its last gap.
+    ``updated_at``: seconds since the epoch. ``emptied``: when tables were last emptied or renamed, in seconds, for
+    snapshots that run meanwhile (``relay.snapshots.emptied_tables``). ``unplanned``: tables with published changes that
+    the plan lacks: the plan's owner adds them. ``quiet_at``: for a source that does not know its head, when a read last
+    found nothing waiting, in seconds.
     """
 
     state: ShardState
@@ -127,7 +127,7 @@ class ShardCheckpoint(StoredRecord):
 
     @property
     def complete_until(self) -> float | None:
-        """Seconds up to which all that the source had shown is published; None if that is not known. For the lag."""
+        """Seconds up to which everything that the source showed is published; None if unknown. Used for the lag."""
         known = (self.progress, self.reached, self.quiet_at)
         return max((each for each in known if each is not None), default=None)
 
@@ -138,12 +138,21 @@ def has_ended(checkpoints: Mapping[str, ShardCheckpoint], shard: str) -> bool:
     return checkpoint is not None and checkpoint.state.ended
 
 
+def followers(shard: str, checkpoints: Mapping[str, ShardCheckpoint]) -> dict[str, str | None]:
+    """Return, by name, the ids of the shards that continue ``shard``: None for one that no checkpoint mentions yet."""
+    checkpoint = checkpoints.get(shard)
+    if checkpoint is None or checkpoint.journal is None:
+        return {}
+    found = {Shard(each).name: each for each, child in checkpoints.items() if shard in child.parents}
+    return {target: found.get(Shard(target).name) for target in checkpoint.journal.targets}
+
+
 @dataclass(frozen=True, slots=True)
 class ShardListing(StoredRecord):
-    """The newest complete listing of a stream's shards: one worker makes it for all.
+    """The newest complete listing of a stream's shards, which one worker makes for all.
 
     ``begun``: seconds since the epoch, by the source's clock. ``took``: seconds. ``successor``: the label of the stream
-    that continues this one, if there is one.
+    that continues this one, or None.
     """
 
     begun: float

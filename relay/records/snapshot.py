@@ -13,7 +13,7 @@ from relay.records.shard import Position, ShardState, UnplannedTable
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """What a segment reads, as its source names it: a table of a shard, or of a table created at a time, in seconds."""
+    """What a segment reads, as its source names it: a table of a shard, or a table by its creation time in seconds."""
 
     shard: str = ""
     table: str = ""
@@ -21,29 +21,39 @@ class SnapshotPart:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotBeginning:
+    """The state when a snapshot began: ``as_of``, in seconds, and in ``parts`` what each of its ``segments`` reads.
+
+    ``rows``: estimated. ``emptied``: by shard, when a table was last emptied before it was measured
+    (``relay.snapshots.emptied_tables``).
+    """
+
+    as_of: int = 0
+    segments: int = 0
+    rows: int = 0
+    parts: tuple[SnapshotPart, ...] = ()
+    emptied: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotControl(StoredRecord):
     """The newest snapshot of a stream, which the owner of its key advances: planned, reading, finished.
 
-    ``after``: seconds, it begins later than this. ``as_of``, ``segments``, ``rows`` (estimated), ``parts`` (what each
-    segment reads): once it has begun. ``tables``: what it reads; None means all tables. ``gaps``: the ids of the gaps
-    that it repairs. ``requests``: the ids of the requests that it fulfils, if any. ``repaired``: the ids of gaps that
-    snapshots before it have repaired, and ``read``, if one of them read all tables and has finished: kept by a snapshot
-    that was requested, which takes the place of their control record. ``covered``: the tables that have been read once
-    it has finished, by it or before it, or None if that is not known. ``left_out``: tables that it does not end for:
-    they cannot be read, were taken out of the config while it ran, or are read again. While it is planned: not empty if
-    it takes the place of one that has begun and not ended. ``emptied``: when a table was last emptied before it was
-    measured, by shard (``relay.snapshots.emptied_tables``). ``again``: tables that were emptied since, and that the
-    next snapshot reads, which begins ``after`` their last rows were read. ``repetitions``: how many snapshots in a row
-    were repeated so. ``updated_at``: seconds since the epoch.
+    ``after``: the snapshot begins later than this time, in seconds. ``begun``: empty before. ``tables``: what it reads;
+    None means all tables. ``gaps``: the ids of the gaps that it repairs. ``requests``: the ids of the requests that it
+    fulfils, if any. ``repaired``: the ids of gaps that earlier snapshots repaired. ``read``: whether one of those read
+    all tables to the end. A requested snapshot keeps both, because it replaces their control record. ``covered``: the
+    tables that this or earlier snapshots have read once this one has finished, or None if unknown. ``left_out``: tables
+    for which it has no end: they cannot be read, were removed from the config while it ran, or are read again; in a
+    planned snapshot, not empty if it replaces one that has begun and not ended. ``again``: tables that were emptied
+    since it began; the next snapshot reads them and begins ``after`` their last rows were read. ``repetitions``: how
+    many snapshots in a row were repeated for that. ``updated_at``: seconds since the epoch.
     """
 
     state: ShardState
     id: str
     after: int = 0
-    as_of: int = 0
-    segments: int = 0
-    rows: int = 0
-    parts: tuple[SnapshotPart, ...] = ()
+    begun: SnapshotBeginning = SnapshotBeginning()
     tables: tuple[str, ...] | None = None
     gaps: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
@@ -51,19 +61,18 @@ class SnapshotControl(StoredRecord):
     read: bool = False
     covered: tuple[str, ...] | None = None
     left_out: tuple[str, ...] = ()
-    emptied: Mapping[str, float] = field(default_factory=dict)
     again: tuple[str, ...] = ()
     repetitions: int = 0
     updated_at: float = 0.0
 
     @property
     def segment_names(self) -> list[str]:
-        return [f"{self.id}/{number}" for number in range(self.segments)]
+        return [f"{self.id}/{number}" for number in range(self.begun.segments)]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentCheckpoint(StoredRecord):
-    """How far a segment of a snapshot is read. ``position``: has ``rows``, how many were read.
+    """How far a segment of a snapshot was read. ``position``: its ``rows`` is the number of rows read.
 
     ``unplanned``: see `ShardCheckpoint`. ``updated_at``: seconds since the epoch.
     """
@@ -80,10 +89,10 @@ class SegmentCheckpoint(StoredRecord):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(StoredRecord):
-    """A snapshot that is wanted. ``tables``: sorted; empty: all. Times are seconds since the epoch.
+    """A requested snapshot. ``tables``: sorted; empty: all. Times are in seconds since the epoch.
 
-    ``stopped``: it is not to go on, or not to begin, until it is resumed. ``after``: it begins later than this. Not 0:
-    a statement made it, and no person, and its table may be gone since.
+    ``stopped``: it must not continue or begin until it is resumed. ``after``: it begins later than this. If not 0, a
+    statement made the request, and the table may be gone since.
     """
 
     source: str
@@ -104,7 +113,7 @@ class SnapshotRequest(StoredRecord):
 
     @property
     def subject(self) -> str:
-        """What it reads, for messages."""
+        """The tables that it reads, for messages."""
         return f"table {', '.join(self.tables)}" if self.tables else "all tables"
 
     def changed(self, *, stopped: bool, now: float) -> SnapshotRequest:

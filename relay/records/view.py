@@ -1,4 +1,4 @@
-"""What the committed records of ``<name>.checkpoints`` say, all together: each replaces the one before of its key."""
+"""The state that the committed records of ``<name>.checkpoints`` give: each replaces the last one with its key."""
 
 from collections import Counter
 from typing import TypeVar
@@ -15,7 +15,7 @@ _R = TypeVar("_R", bound=StoredRecord)
 
 
 class CommittedStream:
-    """What the committed records say of one stream, whichever worker wrote them. ``stream``: which stream it is."""
+    """The committed records of one ``stream``, whichever worker wrote them."""
 
     def __init__(self, stream: StreamId) -> None:
         self.stream = stream
@@ -23,13 +23,13 @@ class CommittedStream:
         self.listing: ShardListing | None = None
         # By shard.
         self.checkpoints: dict[str, ShardCheckpoint] = {}
-        # The record of its newest snapshot, and the segments of its snapshots.
+        # The control record of its newest snapshot, and the segments of its snapshots.
         self.control: SnapshotControl | None = None
         self.segments: dict[str, SegmentCheckpoint] = {}
         # By id: pending and accepted.
         self.pending_gaps: dict[str, PendingGap] = {}
-        # Records applied, shards seen to end, and changes of the gap in a checkpoint. They only grow: cheap to compare,
-        # to see whether something has changed.
+        # Records applied, shards seen to end, and changes of a gap in a checkpoint. They only grow, so comparing them
+        # shows cheaply whether anything has changed.
         self.version = self.endings = self.gap_version = 0
 
     @property
@@ -40,11 +40,11 @@ class CommittedStream:
 
     @property
     def decided_repairs(self) -> set[str]:
-        """The ids of the gaps that a person wants repaired by a snapshot."""
+        """The ids of gaps for which a person chose a repair by a snapshot."""
         return {name for name, each in self.pending_gaps.items() if each.decision is Decision.RESNAPSHOT}
 
     def beside_plan(self) -> dict[bytes, float]:
-        """Return the keys of all records but the plan, and when each was written, in seconds."""
+        """Return the keys of all records except the plan, and when each was written, in seconds."""
         stream = self.stream
         found = {stream.shard_key(name): each.updated_at for name, each in self.checkpoints.items()}
         found |= {stream.segment_key(name): each.updated_at for name, each in self.segments.items()}
@@ -56,14 +56,14 @@ class CommittedStream:
         return found
 
     def apply(self, kind: RecordKind, name: str, value: bytes | None) -> None:
-        """Apply the record ``name`` of a kind, or its deletion. Raises ValueError if this version cannot read it."""
+        """Apply a record called ``name``, or its deletion. Raises ValueError if this version cannot read it."""
         match kind:
             case RecordKind.SHARD:
                 before, after = self.checkpoints.get(name), _put(self.checkpoints, name, ShardCheckpoint, value)
                 if after is not None:
                     self.endings += after.state.ended
                 elif before is not None:
-                    # Its end and its removal may have arrived together.
+                    # The shard's end and the record's removal may have arrived together.
                     self.endings += not before.state.ended
                 self.gap_version += (before and before.gap) != (after and after.gap)
             case RecordKind.PLAN:
@@ -82,19 +82,19 @@ class CommittedStream:
 class CommittedRecords:
     def __init__(self) -> None:
         self.streams: dict[StreamId, CommittedStream] = {}
-        # The same by source: a look at one of hundreds of sources must not go through them all.
+        # The same by source, so that a look at one of hundreds of sources does not go through them all.
         self._of_source: dict[str, list[CommittedStream]] = {}
         # By source and id.
         self._requests: dict[str, dict[str, SnapshotRequest]] = {}
         # By key.
         self.owners: dict[bytes, PartitionOwner] = {}
-        # By source, "" for owners, how many records were applied; and those with more of them since the set was last
-        # cleared.
+        # The number of records applied by source, "" for owners; and the sources with new records since the set was
+        # last cleared.
         self.versions: Counter[str] = Counter()
         self.changed: set[str] = set()
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Apply a record, or its deletion. Raises ValueError if this version cannot read it."""
+        """Apply a record, or its deletion. Raises ValueError if this version cannot read the record."""
         try:
             kind, stream, name = parse_key(key)
             if kind is RecordKind.REQUEST:
@@ -109,7 +109,7 @@ class CommittedRecords:
         self.changed.add(stream.source)
 
     def of(self, stream: StreamId) -> CommittedStream:
-        """Return what is committed of ``stream``, the same object each time; nothing if it has no record."""
+        """Return the committed records of ``stream``, always in the same object; without records, they are empty."""
         if stream not in self.streams:
             self.streams[stream] = found = CommittedStream(stream)
             self._of_source.setdefault(stream.source, []).append(found)
@@ -119,25 +119,20 @@ class CommittedRecords:
         return self._of_source.get(source, [])
 
     def planned(self, source: str) -> list[CommittedStream]:
-        """Return the streams of ``source`` that have a plan."""
         return [each for each in self.of_source(source) if each.plan is not None]
 
     def newest(self, source: str, *, but: StreamId | None = None) -> CommittedStream | None:
-        """Return the newest planned stream of ``source``, ``but`` one: it is read, or was read last.
-
-        Labels are times, and sort as times.
-        """
+        """Return the newest planned stream, which is or was read last, except ``but``. Labels sort like times."""
         others = (each for each in self.planned(source) if each.stream != but)
         return max(others, key=lambda each: each.stream.label, default=None)
 
     def requests_of(self, source: str) -> list[SnapshotRequest]:
-        """Return the requests for snapshots of ``source`` that are not fulfilled, the oldest first."""
+        """Return the unfulfilled requests for snapshots of ``source``, the oldest first."""
         found = self._requests.get(source, {}).values()
         return sorted(found, key=lambda request: (request.requested_at, request.id))
 
 
 def _put(records: dict[_K, _R], name: _K, kind: type[_R], value: bytes | None) -> _R | None:
-    """Keep a record, or remove it. Return it."""
     if value is None:
         records.pop(name, None)
         return None

@@ -36,7 +36,7 @@ _KINDS = {
     "mariadb": "MariaDB",
     "vitess": "Vitess",
 }
-"""The classes, each in the module of its service: their packages are imported when one is started."""
+"""The classes, with the module of each service. A module's packages are imported when its service is started."""
 
 DEFAULT = ("kafka", "dynamodb", "redis")
 """The services that ``up`` starts by default. The registry is large and optional in a config."""
@@ -47,7 +47,8 @@ _RECORD = "service.json"
 
 @dataclass(frozen=True)
 class Service:
-    """A recorded service. ``address``: for a config. ``pid``, ``started``: its process; a reused pid has another start.
+    """A recorded service. ``address``: for a config. ``pid``, ``started``: its process'; a reused pid has another
+    start.
 
     ``also``: pid and start of its further processes. ``login``: how a person logs in.
     """
@@ -63,12 +64,11 @@ class Service:
 
     @property
     def processes(self) -> list[tuple[int, str]]:
-        """Pid and start of its running processes."""
+        """Pid and start of its processes that are running."""
         return [(pid, started) for pid, started in ((self.pid, self.started), *self.also) if started_at(pid) == started]
 
     @property
     def running(self) -> bool:
-        """Whether all its processes are running."""
         return len(self.processes) == 1 + len(self.also)
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,8 +78,8 @@ class Service:
 def up(names: Sequence[str] | None = None) -> list[Service]:
     """Start the named services that are not running, and return all of them.
 
-    They outlive this process. If one fails, the others are started all the same, and then its
-    ``Unavailable`` is raised. Raises ``ConfigError`` for an unknown name.
+    They outlive this process. If one fails, the others are started anyway, and then its ``Unavailable`` is raised.
+    Raises ``ConfigError`` for an unknown name.
     """
     wanted = list(dict.fromkeys(names or DEFAULT))
     for name in wanted:
@@ -91,7 +91,6 @@ def up(names: Sequence[str] | None = None) -> list[Service]:
 
 
 def down() -> list[Service]:
-    """Stop all recorded services, and return the ones that were running."""
     with _alone(), ThreadPoolExecutor(len(_KINDS)) as pool:
         services = status()
         ran = list(pool.map(_stop, services))
@@ -113,7 +112,7 @@ def status() -> list[Service]:
 
 
 def _record(service: Service) -> None:
-    """Note a service in its folder, which is removed with it."""
+    """Record a service in its folder, which is removed with it."""
     part = Path(service.log).with_name(f"{_RECORD}.part")
     with naming(part):
         part.write_text(json.dumps(asdict(service), indent=2) + "\n")
@@ -122,7 +121,7 @@ def _record(service: Service) -> None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let one process at a time start and stop services."""
+    """Let only one process at a time start and stop services."""
     folder = state_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "services.lock").open("w") as lock:
@@ -131,13 +130,12 @@ def _alone() -> Iterator[None]:
 
 
 def _start(name: str) -> Service:
-    """Return the service, after starting it if it is not running."""
     found = next((each for each in status() if each.name == name), None)
     if found is not None:
         if found.running and accepts(found.port):
             return found
         _stop(found)
-    # Remove its data: services in memory have lost theirs, and data of only some of them would not fit together.
+    # Remove its data: services in memory have lost theirs, and partial data would not match.
     folder = state_folder() / "services" / name
     remove_server_folder(folder)
     with needs("services", f"`relay services up {name}`"):
@@ -153,7 +151,7 @@ def _start(name: str) -> Service:
     except BaseException:
         (folder / _RECORD).unlink(missing_ok=True)
         raise
-    _record(service)  # again, since it may have further processes now
+    _record(service)  # again, because it may have further processes now
     return service
 
 
@@ -163,7 +161,6 @@ def _service(name: str, server: EmbeddedServer) -> Service:
 
 
 def _stop(service: Service) -> bool:
-    """Stop a service and remove its data. Return whether it was running."""
     ran = service.processes
     for pid, started in ran:
         with contextlib.suppress(ProcessLookupError):

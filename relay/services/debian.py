@@ -20,7 +20,7 @@ Apt = Callable[[str], str]
 def unpacked(
     package: str, with_others: Callable[[Apt], Iterable[str]], places: Sequence[str] = _OF_THIS_MACHINE
 ) -> Path:
-    """Return the folder with the files of ``package`` and others, fetched once. Raises ``Unavailable``.
+    """Return the folder with the files of ``package`` and others, which are fetched once. Raises ``Unavailable``.
 
     ``with_others``: returns the names of the others. ``places``: settings of apt that say where packages come from.
     """
@@ -33,9 +33,9 @@ def library_folders(folder: Path) -> list[Path]:
 
 
 def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str]], places: Sequence[str]) -> None:
-    """Fetch the lists of packages as well, beside the folder, as a plain user may."""
+    """Fetch the package and, into a folder of its own, apt's lists, which needs no root."""
     if missing := [each for each in ("apt-get", "apt-cache", "dpkg-deb") if not shutil.which(each)]:
-        raise Unavailable(f"no {package} is available, and no {missing[0]} to fetch it with: install {package}")
+        raise Unavailable(f"{package} is not installed, and cannot be fetched without {missing[0]}: install {package}")
     part = folder.with_name(f"{package}.part")
     shutil.rmtree(part, ignore_errors=True)
     for each in ("state/lists/partial", "cache/archives/partial", "files"):

@@ -55,10 +55,7 @@ _FORMAT_SECONDS = 60.0
 
 
 class KafkaBroker(EmbeddedServer):
-    """Kafka 4.1 on the loopback address, without automatic creation of topics.
-
-    ``options``: settings of the broker.
-    """
+    """Kafka 4.1 on the loopback address, without automatic creation of topics. ``options``: settings of the broker."""
 
     name: ClassVar[str] = "kafka"
     ports_needed: ClassVar[int] = 2
@@ -67,9 +64,7 @@ class KafkaBroker(EmbeddedServer):
     def bootstrap_servers(self) -> str:
         return f"{HOST}:{self.port}"
 
-    @property
-    def address(self) -> str:
-        return self.bootstrap_servers
+    address = bootstrap_servers
 
     def _prepare(self) -> None:
         client, controller = self.ports
@@ -93,7 +88,7 @@ class KafkaBroker(EmbeddedServer):
         return _java(*self.java_options(), "kafka.Kafka", str(self.folder / "server.properties"))
 
     def java_options(self) -> list[str]:
-        """Return what the tests add, such as an archive of Kafka's classes."""
+        """Return options that the tests add, such as an archive of Kafka's classes."""
         return []
 
     def _ready(self) -> bool:
@@ -110,9 +105,9 @@ def _java(*arguments: str) -> list[str]:
 
 
 def _template(spare: Path) -> Path:
-    """Return the data folder of a new broker, made once for each version: what is in it depends on no setting.
+    """Return the data folder of a new broker, made once per version, as its content depends on no setting.
 
-    ``spare``: where one is made if the cache cannot be written to.
+    ``spare``: where to make it if the cache is not writable.
     """
     template = cache_folder() / f"kafka-data-{SETS['kafka'].version}"
     try:

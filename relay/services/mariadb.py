@@ -38,7 +38,7 @@ BINLOG: dict[str, str | int] = {
     "log-slave-updates": 1,
     "gtid-strict-mode": 1,
     "sync-binlog": 0,
-    # 2: every commit is written, but not synced. With 0 up to a second of commits is only in the server's memory, so
+    # 2: every commit is written, but not synced. With 0, up to a second of commits is only in the server's memory, so
     # after a kill it would lack transactions that are in its binlog.
     "innodb-flush-log-at-trx-commit": 2,
 }
@@ -165,8 +165,6 @@ class MariaDB(SQLServer):
     def socket(self) -> Path:
         return data_folder(self.folder) / "mysql.sock"
 
-    # ------------------------------------------------------------------ SQL
-
     @property
     def gtid(self) -> str:
         """The GTID position of its binlog: the transactions that it has executed, as a primary or as a replica."""
@@ -177,7 +175,8 @@ class MariaDB(SQLServer):
     def replicate_from(self, primary: MariaDB) -> None:
         """Replicate from ``primary``, after the transactions executed here, read-only for everybody except root.
 
-        ``restart`` keeps it. A former primary can replicate, too, unless it has transactions that the new one lacks.
+        ``restart`` preserves this. A former primary can replicate, too, unless the new one lacks some of its
+        transactions.
         """
         self.execute("STOP SLAVE")
         self._set_read_only(True)
@@ -235,13 +234,8 @@ class MariaDB(SQLServer):
 def _mariadbd(jar_set: JarSet, data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:
     folder = reachable_copy(fetched(jar_set)[0].parent)
     places = {"basedir": folder, "lc-messages-dir": folder / "share", "character-sets-dir": folder / "share/charsets"}
-    options = {**places, "datadir": data, **settings}
-    return [
-        str(folder / "mariadbd"),
-        "--no-defaults",
-        *(f"--{name}={value}" for name, value in options.items()),
-        *flags,
-    ]
+    options = (f"--{name}={value}" for name, value in {**places, "datadir": data, **settings}.items())
+    return [str(folder / "mariadbd"), "--no-defaults", *options, *flags]
 
 
 def _template(jar_set: JarSet) -> Path:

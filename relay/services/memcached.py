@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import signal
 import socket
 from pathlib import Path
 from typing import ClassVar
@@ -12,17 +13,17 @@ from relay.process.managed import HOST
 from relay.services import debian
 from relay.services.server import EmbeddedServer
 
-_LIBRARIES = ("libevent", "libsasl2")  # what Debian's memcached needs beside libraries that each system has
+_LIBRARIES = ("libevent", "libsasl2")  # packages that Debian's memcached needs beside libraries that every system has
 
 
 class MemcachedServer(EmbeddedServer):
-    """The ``memcached`` of the PATH, otherwise of the Debian or Ubuntu that this machine runs, on the loopback address.
+    """The ``memcached`` on the PATH, or else from this machine's Debian or Ubuntu, on the loopback address.
 
     ``options``: for its command line, by name: ``{"max-item-size": "8m"}``.
     """
 
     name: ClassVar[str] = "memcached"
-    is_stopped_by_kill: ClassVar[bool] = True  # it has nothing to save, and takes a second to end by itself
+    stop_signal: ClassVar[signal.Signals] = signal.SIGKILL  # it has nothing to save, and takes a second to end itself
 
     @property
     def address(self) -> str:
@@ -44,7 +45,7 @@ class MemcachedServer(EmbeddedServer):
 
 
 def serves(host: str, port: int, *, secured: bool = False) -> bool:
-    """Return whether a memcached answers there; one that is ``secured`` has only to accept connections."""
+    """Return whether a memcached answers there. If it is ``secured``, it only has to accept connections."""
     try:
         with socket.create_connection((host, port), timeout=2.0) as connection:
             if secured:

@@ -1,7 +1,5 @@
 """An embedded PostgreSQL."""
 
-import contextlib
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -12,7 +10,7 @@ import psycopg
 from relay.errors import Unavailable
 from relay.jvm.jars import fetch_all
 from relay.process.account import data_folder, reachable_copy, unprivileged
-from relay.process.managed import HOST, ManagedProcess, started_at, wait_for_end
+from relay.process.managed import HOST, ManagedProcess
 from relay.services.server import EmbeddedServer
 
 USER = "relay"
@@ -21,7 +19,6 @@ DATABASE = "postgres"
 """The database that each server has."""
 
 _INIT_SECONDS = 60.0
-_END_SECONDS = 20.0
 
 
 class PostgresServer(EmbeddedServer):
@@ -33,7 +30,9 @@ class PostgresServer(EmbeddedServer):
 
     name: ClassVar[str] = "postgres"
     refuses_root: ClassVar[bool] = True
-    is_stopped_by_kill: ClassVar[bool] = True  # it has nothing to save, and SIGTERM waits for its clients
+    # An immediate shutdown, after which it recovers at its next start: it has nothing to save, and SIGTERM would wait
+    # for its clients. After SIGKILL its children, in sessions of their own, would briefly keep its port.
+    stop_signal: ClassVar[signal.Signals] = signal.SIGQUIT
 
     @property
     def address(self) -> str:
@@ -44,22 +43,11 @@ class PostgresServer(EmbeddedServer):
         return data_folder(self.folder) / "postgres"
 
     def execute(self, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:
-        """Run one statement as the superuser and return its rows."""
         return execute(self.url, statement, arguments)
 
     def kill(self) -> None:
-        # Its children have sessions of their own. They end by themselves soon, but until then it cannot start again.
-        children: list[str] = []
-        if self.alive:
-            pid = self.process.pid
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        super().kill()
-        for child in children:
-            _end(int(child))
-
-    def restart(self) -> None:
-        self.kill()
-        super().restart()
+        if self._process is not None:
+            self._process.stop(number=self.stop_signal)
 
     def _prepare(self) -> None:
         if self.data.is_dir():
@@ -94,7 +82,7 @@ class PostgresServer(EmbeddedServer):
 
 
 def execute(url: str, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:
-    """Run one statement in a transaction of its own and return its rows. Raises ``psycopg.Error``."""
+    """Run one statement in a separate transaction and return its rows. Raises ``psycopg.Error``."""
     with psycopg.connect(url, autocommit=True) as connection:
         answer = connection.execute(statement, arguments)
         return answer.fetchall() if answer.description else []
@@ -109,11 +97,3 @@ def serves(url: str) -> bool:
 
 def _program(name: str) -> str:
     return str(reachable_copy(fetch_all(["postgres"])["postgres"]) / "bin" / name)
-
-
-def _end(pid: int) -> None:
-    """Kill a process that is not our child, and wait for its end."""
-    if (started := started_at(pid)) is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        wait_for_end(pid, started, _END_SECONDS)

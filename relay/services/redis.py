@@ -12,7 +12,7 @@ from relay.services.server import EmbeddedServer
 
 
 class RedisServer(EmbeddedServer):
-    """The ``redis-server`` of the PATH, otherwise a Redis 6.2 from Maven Central, on the loopback address.
+    """The ``redis-server`` on the PATH, or else a Redis 6.2 from Maven Central, on the loopback address.
 
     ``options``: settings of its configuration file.
     """

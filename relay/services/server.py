@@ -1,6 +1,7 @@
 """The base class of the embedded servers: a folder, ports, a process, readiness."""
 
 import atexit
+import signal
 import tempfile
 import urllib.error
 import urllib.request
@@ -22,15 +23,15 @@ _STARTS = 3  # attempts, each with other ports
 class EmbeddedServer(ABC):
     """An embedded server: ``with KafkaBroker() as kafka: ...``, or ``start`` and ``stop``.
 
-    ``folder``: holds its log and data; by default a temporary one, which ``stop`` removes. ``detached``: it outlives
-    this process. ``options``: its settings by name, as each server describes them, which are added to the ones here or
-    replace them. ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not get ready.
+    ``folder``: for its log and data; by default a temporary one, which ``stop`` removes. ``detached``: it outlives this
+    process. ``options``: settings by name, as each server describes them, added to the defaults or replacing them.
+    ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not get ready.
     """
 
     name: ClassVar[str]
     ports_needed: ClassVar[int] = 1
     refuses_root: ClassVar[bool] = False
-    is_stopped_by_kill: ClassVar[bool] = False
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     start_timeout: ClassVar[float] = 60.0
 
     def __init__(
@@ -42,7 +43,7 @@ class EmbeddedServer(ABC):
         self._folder = folder
         self._ports: tuple[int, ...] = ()
         self._process: ManagedProcess | None = None
-        # Called when it has been launched, before it is ready.
+        # Called after it was launched, before it is ready.
         self.on_launch: Callable[[], None] = lambda: None
 
     @property
@@ -52,7 +53,7 @@ class EmbeddedServer(ABC):
 
     @property
     def login(self) -> str:
-        """How a person logs in, where the address does not say it."""
+        """How a person logs in, if the address does not show it."""
         return ""
 
     @property
@@ -125,10 +126,8 @@ class EmbeddedServer(ABC):
     def stop(self) -> None:
         """Stop it, and remove its folder if that is a temporary one."""
         atexit.unregister(self.stop)
-        if self.is_stopped_by_kill:
-            self.kill()
         if self._process is not None:
-            self._process.stop()
+            self._process.stop(number=self.stop_signal)
         if self._given_folder is None and self._folder is not None:
             remove_server_folder(self._folder)
             self._folder = None
@@ -141,7 +140,7 @@ class EmbeddedServer(ABC):
 
     def restart(self) -> None:
         """Start it again with the same ports and data, after ``kill`` or while it is running."""
-        self.process.stop()
+        self.process.stop(number=self.stop_signal)
         self._launch()
 
     def __enter__(self) -> Self:
@@ -179,9 +178,9 @@ class EmbeddedServer(ABC):
 
 
 def java_command(*arguments: str) -> list[str]:
-    # Most of these processes live shortly and share few cores. Without the optimising compiler a broker starts in half
-    # the time, and uses half the CPU for its first 500,000 records. One thread of the parallel collector pauses it for
-    # half as long as the serial collector (13 instead of 27 ms), and does not use the other cores.
+    # Most of these processes are short-lived and share few cores. Without the optimising compiler, a broker starts in
+    # half the time, and uses half the CPU for its first 500,000 records. One thread of the parallel collector pauses it
+    # for half as long as the serial collector (13 instead of 27 ms), and does not use the other cores.
     options = ["-XX:+UseParallelGC", "-XX:ParallelGCThreads=1", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1"]
     return [str(find_java()), "-Xmx512m", *options, *arguments]
 

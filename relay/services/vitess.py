@@ -1,7 +1,7 @@
 """An embedded Vitess: vtgate and the tablets of all shards in one process, ``vtcombo``, on one MariaDB.
 
-All shards share the MariaDB's binlog, so each shard's stream has the others' transactions as empty ones, and all shards
-have nearly the same position.
+All shards share the MariaDB's binlog, so each shard's stream contains the other shards' transactions as empty ones, and
+all shards have nearly the same position.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MYSQL: dict[str, str | int] = {
 }
 
 _FLAGS: dict[str, str | int] = {
-    # By default it logs to the temporary folder, to which its account may have no access.
+    # By default it logs to the temporary folder, which its account may be unable to access.
     "logtostderr": "true",
     "bind-address": HOST,
     "grpc-bind-address": HOST,
@@ -122,9 +122,7 @@ class Vitess(EmbeddedServer):
     @property
     def mariadb(self) -> MariaDB:
         """The MariaDB below, whose databases are named by ``database``."""
-        if self._mariadb is None:
-            raise RuntimeError(f"{self.name} was not started")
-        return self._mariadb
+        return self._started(self._mariadb)
 
     @property
     def processes(self) -> list[ManagedProcess]:
@@ -134,8 +132,6 @@ class Vitess(EmbeddedServer):
     @property
     def alive(self) -> bool:
         return super().alive and self.mariadb.alive
-
-    # ------------------------------------------------------------------ SQL
 
     def connect(self, keyspace: str | None = None, **settings: Any) -> Connection[Cursor]:
         """Return a connection to vtgate with autocommit.
@@ -147,7 +143,6 @@ class Vitess(EmbeddedServer):
         return pymysql.connect(**(defaults | settings))
 
     def execute(self, statement: str, keyspace: str | None = None, arguments: object = None) -> tuple[Any, ...]:
-        """Run one statement through vtgate and return its rows."""
         with closing(self.connect(keyspace)) as connection, connection.cursor() as cursor:
             cursor.execute(statement, arguments)
             return tuple(cursor.fetchall())
@@ -159,8 +154,10 @@ class Vitess(EmbeddedServer):
 
     # ------------------------------------------------------------------ resharding
 
-    def journal(self, participants: Sequence[tuple[str, str]], targets: Sequence[tuple[str, str]]) -> int:
-        """Write the journal that a reshard writes when it switches traffic, and return its id.
+    def journal(
+        self, participants: Sequence[tuple[str, str]], targets: Sequence[tuple[str, str]], tables: Sequence[str] = ()
+    ) -> int:
+        """Write the journal that a reshard, or a move of ``tables``, writes when it switches traffic. Return its id.
 
         Each participant, a (keyspace, shard), gets a row in ``_vt.resharding_journal``, all in one transaction. It says
         that the targets, shards of this or another keyspace, continue from the current position. No data moves.
@@ -171,7 +168,8 @@ class Vitess(EmbeddedServer):
             f'shard_gtids:{{keyspace:"{keyspace}" shard:"{shard}" gtid:"{at}"}}' for keyspace, shard in targets
         )
         both = " ".join(f'participants:{{keyspace:"{keyspace}" shard:"{shard}"}}' for keyspace, shard in participants)
-        text = f'id:{number} migration_type:SHARDS local_position:"{at}" {shard_gtids} {both}'
+        kind = " ".join(f'tables:"{table}"' for table in tables) or "migration_type:SHARDS"
+        text = f'id:{number} {kind} local_position:"{at}" {shard_gtids} {both}'
         with closing(self.mariadb.connect(autocommit=False)) as connection, connection.cursor() as cursor:
             for keyspace, shard in participants:
                 # All shards share this table, so the journal's id cannot be its key.
@@ -204,7 +202,7 @@ class Vitess(EmbeddedServer):
         super().restart()
 
     def _prepare(self) -> None:
-        # First, since it may take minutes or fail.
+        # First, because it may take minutes or fail.
         vtcombo()
         if self._mariadb is not None and self._mariadb.alive:
             return
@@ -219,7 +217,7 @@ class Vitess(EmbeddedServer):
         """Create the accounts, and for each shard a database with its tables."""
         flags = CLIENT.MULTI_STATEMENTS
         with closing(server.connect(client_flag=flags)) as connection, connection.cursor() as cursor:
-            # The accounts are not logged. The tables are: a stream from the start of the binlog needs them.
+            # The accounts are not logged. The tables are, because a stream from the start of the binlog needs them.
             cursor.execute("SET sql_log_bin = 0")
             for user in _USERS:
                 cursor.execute(f"CREATE USER IF NOT EXISTS {user}@localhost")

@@ -1,4 +1,4 @@
-"""Programs that Go builds once, from the Go module proxy, into the cache: Vitess' ``vtcombo``, and those of tests."""
+"""Programs that Go builds once, from the Go module proxy, into the cache: Vitess' ``vtcombo``, and what tests need."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def go_obstacle(what: str) -> str | None:
 
 
 def built_once(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path]) -> Path:
-    """Return ``folder``, which ``build`` makes if it is not in the cache: it returns the folder to put there.
+    """Return ``folder``; if it is not in the cache, ``build`` returns a folder to put there.
 
-    ``what``: the name and version of the program. ``cost``: what a build takes, for who waits for it. Raises
-    ``Unavailable`` if there is no Go, or with Go's output if the build fails.
+    ``what``: the name and version of the program. ``cost``: a text about the duration for a waiting person. Raises
+    ``Unavailable`` without Go, or with Go's output if the build fails.
     """
     return made_once(folder, lambda: _build(folder, what, cost, build))
 
@@ -58,7 +58,7 @@ def _build(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path])
     problem = go_obstacle(what.partition(" ")[0])
     if problem is not None:
         raise Unavailable(problem)
-    # The next build uses what a killed one has downloaded and compiled: Go's caches allow that.
+    # The next build uses the downloads and results of a killed one: Go's caches allow that.
     part = folder.with_name(folder.name + ".part")
     part.mkdir(exist_ok=True)
     tell(f"building {what} in {part}, once: {cost}")
@@ -69,7 +69,7 @@ def _build(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path])
 
 
 class GoBuild:
-    """Runs Go with all its caches in the folder ``part``, so that only the result stays.
+    """Runs Go with all caches in the folder ``part``, so that only the result remains.
 
     ``toolchain``: the release of Go, which Go 1.21 and later download. By default any that the module accepts.
     """
@@ -86,12 +86,11 @@ class GoBuild:
         return Path(json.loads(answer[answer.index("{") :])["Dir"])
 
     def build(self, source: Path, *packages: str) -> Path:
-        """Return the folder with the programs of some packages of a module whose source is in a folder."""
         self.run(source, "build", *FLAGS, "-o", f"{self.programs}/", *packages)
         return self.programs
 
     def run(self, folder: Path, *arguments: str) -> str:
-        """Run Go in a folder, and return its output. It does not outlive this process. Raises ``Unavailable``."""
+        """Run Go in a folder, and return its output. Go does not outlive this process. Raises ``Unavailable``."""
         log = self.part / "go.log"
         log.unlink(missing_ok=True)
         environment = {
@@ -100,7 +99,7 @@ class GoBuild:
             "GOBIN": str(self.programs),
             "GOMODCACHE": str(self.part / "modules"),
             "GOCACHE": str(self.part / "compiled"),
-            # Without it the cache cannot be removed.
+            # Otherwise the cache could not be removed.
             "GOFLAGS": "-modcacherw",
             "GOWORK": "off",
             "CGO_ENABLED": "0",
@@ -139,12 +138,11 @@ def cluster_folder() -> Path:
 
 
 def source(go: GoBuild) -> Path:
-    """Return a folder with the patched source."""
     go.toolchain = _TOOLCHAIN
     downloaded = go.download("vitess.io/vitess", VERSION)
     source = go.part / "source"
     shutil.rmtree(source, ignore_errors=True)
-    # Its go.mod must be the main module's, or its replacements are ignored; in Go's cache it would not be.
+    # Its go.mod must be the main module's, otherwise its replacements are ignored; in Go's cache it would not be.
     shutil.copytree(downloaded, source, copy_function=shutil.copyfile)
     _patch(source)
     return source
@@ -153,7 +151,7 @@ def source(go: GoBuild) -> Path:
 def _patch(source: Path) -> None:
     """Make vtcombo's tablets pass copies of events to vtgate.
 
-    A tablet reuses an event's buffers for its next rows. A real one has sent them by then, but in one process vtgate
+    A tablet reuses an event's buffers for its next rows. A real tablet has sent them by then, but in one process vtgate
     would see them change, and panic.
     """
     file = source / "go" / "vt" / "vtcombo" / "tablet_map.go"

@@ -1,29 +1,37 @@
-"""What follows from the control record of a stream's newest snapshot, which is None if it has had none.
+"""The rules that follow from the control record of a stream's newest snapshot, which is None before the first one.
 
-`next_step` decides everything: whoever owns the record gathers the facts, and carries the step out in one transaction.
+`next_step` makes all decisions. The owner of the record gathers the facts, and carries out the step in one transaction.
 """
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from zlib import crc32
 
-from relay.records import CommittedRecords, CommittedStream, Gap, ShardState, SnapshotControl, SnapshotRequest
+from relay.records import (
+    CommittedRecords,
+    CommittedStream,
+    Gap,
+    ShardState,
+    SnapshotBeginning,
+    SnapshotControl,
+    SnapshotRequest,
+)
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, emptied, emptied_since, is_published_to
 from relay.snapshots.facts import Facts, Measure, Step, Wait, WriteControl
 
 
 def is_unread(view: CommittedRecords, source: str) -> bool:
-    """Whether no snapshot of all tables of ``source`` has ever finished, in any stream it had."""
+    """Whether no snapshot of all tables of ``source`` has ever finished, in any of its streams."""
     return not any(proves_read(each.control) for each in view.of_source(source))
 
 
 def proves_read(control: SnapshotControl | None) -> bool:
-    """Whether a snapshot of all tables has finished: the one of ``control``, or one before it."""
+    """Whether a snapshot of all tables has finished: that of ``control``, or an earlier one."""
     return control is not None and (control.read or (not is_running(control) and control.tables is None))
 
 
 def covered_by(control: SnapshotControl | None) -> Set[str] | None:
-    """Return the tables that finished snapshots have read, or None if that is not known, or not all were read once."""
+    """Return the tables that finished snapshots have read; None if unknown, or if they never read all tables."""
     if control is None or is_running(control) or not proves_read(control) or control.covered is None:
         return None
     return set(control.covered)
@@ -35,33 +43,34 @@ def is_running(control: SnapshotControl | None) -> bool:
 
 
 def again_of(control: SnapshotControl | None) -> Sequence[str]:
-    """Return the tables that were emptied during the snapshot, if it has finished: the next one reads them again."""
+    """Return the tables emptied during a snapshot that has finished: the next snapshot reads them again."""
     return () if control is None or is_running(control) else control.again
 
 
 def fulfilled_by(control: SnapshotControl | None) -> Set[str]:
-    """Return the ids of the requests that the snapshot fulfils, once it has finished."""
+    """Return the ids of the requests that a finished snapshot fulfils."""
     return set(control.requests if control is not None else ())
 
 
 def repaired_by(control: SnapshotControl | None) -> Set[str]:
-    """Return the ids of the gaps that the snapshot repairs or has repaired, and those before it."""
+    """Return the ids of the gaps that this snapshot or earlier ones repair or have repaired."""
     return {*control.gaps, *control.repaired} if control is not None else set()
 
 
 def unfinished_repairs(committed: CommittedStream) -> Set[str]:
     """Return the ids of the gaps that the last snapshot of a stream was to repair, if it has not finished.
 
-    One that was requested need not repair any: its request stays, and is fulfilled by the stream that follows.
+    A requested snapshot need not repair any: its request stays, and the next stream fulfils it.
     """
     control = committed.control
     return set(control.gaps) if control is not None and is_running(control) and not control.requests else set()
 
 
 def has_marks(control: SnapshotControl, table: str, *, is_dropped: bool) -> bool:
-    """Whether a snapshot reads ``table``: its end also deletes what is left of one that was dropped (I7).
+    """Whether the snapshot publishes begin and end marks for ``table``.
 
-    If nothing was lost, the change of the DROP has done that where it came before the beginning.
+    A dropped table also gets them if copies may still have rows of it, which the end mark deletes (I7). If no changes
+    were lost, it needs none: the change for the DROP already deleted the rows from before the snapshot began.
     """
     if control.tables is not None:
         return table in control.tables
@@ -69,9 +78,9 @@ def has_marks(control: SnapshotControl, table: str, *, is_dropped: bool) -> bool
 
 
 def is_stopped(control: SnapshotControl | None, requests: Sequence[SnapshotRequest]) -> bool:
-    """Whether a person has stopped the snapshot. ``requests``: all that are not fulfilled.
+    """Whether a person has stopped the snapshot. ``requests``: all unfulfilled ones.
 
-    One of all tables also fulfils requests whose snapshot was stopped before it, and goes on for its own (I10).
+    A snapshot of all tables also fulfils requests of snapshots stopped before it, but continues for its own (I10).
     """
     ids = fulfilled_by(control) if is_running(control) else ()
     mine = [request for request in requests if request.id in ids]
@@ -79,23 +88,22 @@ def is_stopped(control: SnapshotControl | None, requests: Sequence[SnapshotReque
 
 
 def fulfilled(control: SnapshotControl | None, requests: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
-    """Return the ``requests`` whose snapshot has finished."""
     done = set() if is_running(control) else fulfilled_by(control)
     return [request for request in requests if request.id in done]
 
 
 def waiting(control: SnapshotControl | None, facts: Facts) -> list[SnapshotRequest]:
-    """Return the requests that wait for a snapshot, the oldest first, those included whose tables are not there."""
+    """Return the requests that wait for a snapshot, the oldest first, including those whose tables do not exist."""
     mine = fulfilled_by(control)
     found = [each for each in facts.requests if each.id not in mine and not each.stopped]
     if is_stopped(control, facts.requests):
-        # After any other one, copies would wait for the end of the one that is stopped (I7).
+        # After another snapshot, copies would wait for the end of the stopped one (I7).
         return [each for each in found if not each.tables]
     return found
 
 
 def _fulfils(request: SnapshotRequest, other: SnapshotRequest, facts: Facts) -> bool:
-    """Whether ``other`` asks for the snapshot of ``request``, which has not begun yet."""
+    """Whether ``other`` asks for the same snapshot as ``request``, which has not begun yet."""
     if not request.tables:
         return _has_tables(other, facts)
     if request.after and other.after:
@@ -104,38 +112,38 @@ def _fulfils(request: SnapshotRequest, other: SnapshotRequest, facts: Facts) -> 
 
 
 def _has_tables(request: SnapshotRequest, facts: Facts) -> bool:
-    """Whether the tables of a request can be read; a snapshot finds out what is left of the one of a statement."""
+    """Whether a request's tables can be read; for a statement's request, the snapshot finds that out."""
     return request.after > 0 or set(request.tables) <= facts.tables
 
 
 def is_due(control: SnapshotControl | None, facts: Facts) -> bool:
-    """Whether a snapshot is wanted that nobody requested, and that is not planned yet."""
+    """Whether a snapshot is due that nobody requested and that is not planned yet."""
     return is_wanted(control, facts) or bool(again_of(control) or added_to(control, facts))
 
 
 def is_settled(control: SnapshotControl | None, facts: Facts) -> bool:
-    """Whether no snapshot is running, due or requested, except ones that are stopped or wait for their tables."""
+    """Whether no snapshot is running, due or requested, except those that are stopped or wait for their tables."""
     if is_due(control, facts) or any(_has_tables(each, facts) for each in waiting(control, facts)):
         return False
     return not is_running(control) or is_stopped(control, facts.requests)
 
 
 def is_wanted(control: SnapshotControl | None, facts: Facts) -> bool:
-    """Whether a snapshot of all tables is, which repairs a gap or is the initial one."""
+    """Whether a snapshot of all tables is due, either the initial one or one that repairs a gap."""
     if not facts.to_repair <= repaired_by(control):
         return True
     return facts.is_initial and facts.is_unread and (control is None or control.tables is not None)
 
 
 def added_to(control: SnapshotControl | None, facts: Facts) -> list[str]:
-    """Return the tables that were added to the config since the initial snapshot."""
+    """Return the tables added to the config since the initial snapshot."""
     if not facts.is_selective or not facts.is_initial or (covered := covered_by(control)) is None:
         return []
     return sorted(facts.tables - covered)
 
 
 def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
-    """Return what the owner of the control record does next. It changes nothing, and asks nobody."""
+    """Return the next step for the owner of the control record. Changes nothing, and asks nobody."""
     if (remaining := _without_absent(control, facts)) is not None:
         return WriteControl(remaining)
     if is_wanted(control, facts):
@@ -147,7 +155,7 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
         assert control is not None
         return _begun(control, facts) if control.state is ShardState.PLANNED else _ended(control, facts)
     if fulfilled(control, facts.requests):
-        return Wait()  # until nobody can take the request for one that waits
+        return Wait()  # until nobody can mistake the request for a waiting one
     if control is not None and (again := again_of(control)):
         tables = () if EVERY in again else again
         repeated = requested(control, tables, (), set(), control.after, facts.now)
@@ -159,7 +167,7 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
     if request is None:
         return Wait()
     served = [each for each in facts.requests if _fulfils(request, each, facts)]
-    after = max(after, *(each.after for each in served))  # I7: a READ has to replace what was before the statement
+    after = max(after, *(each.after for each in served))  # I7: a READ has to replace rows from before the statement
     wanted = sorted({table for each in served for table in each.tables}) if request.tables else ()
     said = f"a snapshot of {replace(request, tables=tuple(wanted)).subject} was requested"
     ids = [each.id for each in served]
@@ -167,9 +175,9 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
 
 
 def planned(before: SnapshotControl | None, gaps: Set[str], after: int, now: float) -> SnapshotControl:
-    """Return the control record of a new snapshot, which repairs ``gaps`` and begins ``after`` a time, in seconds."""
+    """Return the control record of a new snapshot that repairs ``gaps`` and begins ``after`` a time in seconds."""
     name = f"{int(now)}-{crc32(before.id.encode() if before is not None else b''):08x}"
-    # It is the end of a table that a snapshot has begun, and that is dropped when this one begins.
+    # It ends a table for which a former snapshot has begun, and that was dropped when this one begins.
     has_begun = before is not None and (
         before.state is ShardState.READING or (before.left_out if is_running(before) else before.again)
     )
@@ -185,10 +193,10 @@ def requested(
     after: int,
     now: float,
 ) -> SnapshotControl:
-    """Return the control record of a snapshot that was requested, which replaces ``before``.
+    """Return the control record of a requested snapshot, which replaces ``before``.
 
-    ``tables``: empty for all. ``requests``: the ids of the requests that it fulfils. ``gaps``: all known ones. A
-    snapshot of some tables repairs none (I9).
+    ``tables``: empty for all. ``requests``: the ids of the requests that it fulfils. ``gaps``: all known gaps. A
+    snapshot of only some tables repairs none (I9).
     """
     covered = covered_by(before)
     return replace(
@@ -204,12 +212,12 @@ def requested(
 def restarted(
     committed: CommittedStream, requests: Iterable[SnapshotRequest], reset: Gap, after: int
 ) -> SnapshotControl | None:
-    """Return the control record that begins the unfinished snapshot of a stream again, after a reset.
+    """Return the control record that restarts a stream's unfinished snapshot after a reset.
 
-    Copies wait for the end of a snapshot that has begun (I7), even of a table that will be read again, and only one
-    that begins after a gap repairs it. None if nothing has to begin again: the only unfinished one has a request that
-    begins another, and no person decided on one. ``requests``: all that wait. ``after``: seconds, the last
-    timestamp published.
+    Copies wait for the end of a snapshot that has begun (I7), even for a table that will be read again, and only a
+    snapshot that begins after a gap repairs the gap. Return None if nothing has to restart: the only unfinished
+    snapshot has a request that starts another, and no person decided on one. ``requests``: all that wait. ``after``:
+    the last timestamp published, in seconds.
     """
     control = committed.control
     known = repaired_by(control)
@@ -221,10 +229,10 @@ def restarted(
 
 
 def _without_absent(control: SnapshotControl | None, facts: Facts) -> SnapshotControl | None:
-    """Return the control record without what it says of tables that are not in the config, or None if nothing is left.
+    """Return the control record without tables that are not in the config, or None if nothing is left.
 
-    If they come back, changes of them were missed. Then they are read again, and a snapshot that runs, and may have
-    read a part of them, has no end for them, at which copies would delete the rest (I7).
+    If these tables come back, some of their changes were missed, so they are read again. A running snapshot, which may
+    have read a part of them, has no end for them, because copies would then delete the rest (I7).
     """
     if control is None or not facts.is_selective:
         return None
@@ -242,13 +250,13 @@ def _without_absent(control: SnapshotControl | None, facts: Facts) -> SnapshotCo
 
 
 def _begun(control: SnapshotControl, facts: Facts) -> Step:
-    """Return the step that brings a planned snapshot to its beginning."""
+    """Return the step that begins a planned snapshot."""
     if is_stopped(control, facts.requests):
         return Wait()
     if (measurement := facts.measurement) is None or measurement.id != control.id:
         as_of = int(facts.now - facts.margin)
         if as_of <= control.after:
-            # A READ could not yet replace what was published before a gap, or the end what was read before.
+            # Until then, a READ could not replace what was published before a gap, nor the end what was read before.
             return Wait(begins_in=control.after + 1 - as_of)
         return Measure(as_of, emptied(facts.published))  # I1: before the tables are looked at
     if measurement.found is None:
@@ -257,30 +265,26 @@ def _begun(control: SnapshotControl, facts: Facts) -> Step:
     if control.tables is None:
         covered: Set[str] | None = facts.tables | (facts.dropped if control.gaps or control.left_out else set())
     else:
-        # Before the first snapshot of all tables, none is covered.
+        # Before the first snapshot of all tables, no table is covered.
         covered = None if control.covered is None else {*control.covered, *control.tables}
     begun = replace(
         control,
         state=ShardState.READING,
-        as_of=measurement.asked.as_of,
-        segments=segments,
-        rows=rows,
-        parts=tuple(parts),
+        begun=SnapshotBeginning(measurement.asked.as_of, segments, rows, tuple(parts), measurement.asked.emptied),
         covered=None if covered is None else tuple(sorted(covered)),
         left_out=tuple(left_out),  # I7
-        emptied=measurement.asked.emptied,
         updated_at=facts.now,
     )
     return WriteControl(begun, "begin", (f"snapshot {control.id} starts, about {rows} rows",))
 
 
 def _ended(control: SnapshotControl, facts: Facts) -> Step:
-    """Return the step that ends a snapshot once it is read.
+    """Return the step that ends a snapshot once all rows are read.
 
-    All that was committed until its last row was read has to be published: a table may be emptied by it.
+    Everything committed before its last row was read has to be published first, because it may empty a table.
     """
     read = [facts.segments[name] for name in control.segment_names if name in facts.segments]
-    if len(read) < control.segments or any(each.state is not ShardState.FINISHED for each in read):
+    if len(read) < control.begun.segments or any(each.state is not ShardState.FINISHED for each in read):
         return Wait()
     to = facts.awaited or facts.now
     if not all(is_published_to(to, shard) for shard in facts.published.values()):  # I7
@@ -292,19 +296,18 @@ def _ended(control: SnapshotControl, facts: Facts) -> Step:
     found = set(again).union(facts.tables if EVERY in again else ())
     names = ", ".join(sorted(found - {EVERY}))
     if control.repetitions >= MOST_REPETITIONS:  # I10
-        often = f"table {names} is emptied or renamed more often than it can be read: copies may keep rows of it. "
-        return WriteControl(last, "end", (said,), (f"{often}Take a snapshot of it when it is not",))
+        often = f"table {names} is emptied or renamed more often than it can be read: copies may keep deleted rows. "
+        return WriteControl(last, "end", (said,), (f"{often}Run `relay snapshot` when this no longer happens",))
     read_until = max((each.updated_at for each in read), default=0.0)
-    # The next snapshot begins later than this: its end deletes the rows that were read, by any clock.
+    # The next snapshot begins later than this: its end deletes the rows read before, by any clock.
     after = int(max(facts.now, min(read_until, facts.now + facts.margin)) - facts.margin)  # I7
     last = replace(
         last,
         again=tuple(again),
         left_out=tuple(sorted({*control.left_out, *found})),  # I7
         after=after,
-        # Without parts: the names of many tables may not fit into the record, once more than when it began.
-        parts=(),
-        emptied={},
+        # Without parts: the names of many tables may not fit into the record again.
+        begun=replace(control.begun, parts=(), emptied={}),
     )
     return WriteControl(
         last, "end", (said, f"table {names} was emptied or renamed during its snapshot, and is read again")

@@ -1,10 +1,10 @@
-"""The rule: a table that was emptied or renamed while it was read is read again.
+"""The rule that a table which was emptied or renamed while it was read is read again.
 
-A row that was read before a TRUNCATE may be published after it. Where a copy had no such row, no tombstone says that it
-is gone (I7). The rows that a RENAME brings are in no change at all.
+A row that was read before a TRUNCATE may be published after it. If a copy had no such row, no tombstone says that the
+row is gone (I7). And rows that arrive by a RENAME are in no change at all.
 
-The checkpoint of a shard says which tables it has emptied recently, in the transaction of the change that does it. What
-was not there when the snapshot began has happened since.
+A shard's checkpoint lists the tables that it has recently emptied, in the transaction of the change that empties them.
+A table that was not listed when the snapshot began was emptied since.
 """
 
 from collections.abc import Mapping
@@ -14,20 +14,20 @@ from relay.records import ShardCheckpoint, ShardState, SnapshotControl
 from relay.source import Page
 
 MOST_REPETITIONS = 10
-"""So often in a row: other snapshots wait for that (I10). After that, copies may keep rows of the table."""
+"""The most repetitions in a row, because other snapshots wait (I10). After that, copies may keep rows of the table."""
 
 EVERY = ""
-"""Stands for all tables, where more were emptied than a checkpoint names."""
+"""Stands for all tables if more were emptied than a checkpoint can list."""
 
-_MOST_NAMED = 500  # of a shard, or a checkpoint would not fit into a record
-_KEPT = 600.0  # seconds: more than clocks of workers differ, and longer than a view is behind
+_MOST_NAMED = 500  # tables of one shard, so that its checkpoint does not grow too large
+_KEPT = 600.0  # seconds: more than workers' clocks differ, and longer than a view lags
 _EMPTYING = ("TRUNCATE", "DROP", "DROP DATABASE", "RENAME")
 
 
 def emptied_by(page: Page) -> set[str]:
-    """Return the tables that something in ``page`` empties, renames or takes the name of."""
+    """Return the tables that a change or statement in ``page`` empties, renames, or replaces under their name."""
     found: set[str] = set()
-    # A block has rows only.
+    # A block contains only rows.
     for part in page.changes.parts if isinstance(page.changes, ChangeParts) else (page.changes,):
         if isinstance(part, (list, tuple)):
             found.update(change.table for change in part if change.operation is Operation.TRUNCATE)
@@ -41,16 +41,16 @@ def emptied_by(page: Page) -> set[str]:
 
 
 def forget_before(control: SnapshotControl | None, now: float) -> float:
-    """Return the time, in seconds, before which nobody asks what was emptied. ``control``: the newest snapshot's."""
+    """Return the time, in seconds, before which emptied tables are irrelevant. ``control``: the newest snapshot's."""
     if control is None or control.state is ShardState.FINISHED:
         return now - _KEPT
-    return min(control.as_of or control.updated_at, now) - _KEPT
+    return min(control.begun.as_of or control.updated_at, now) - _KEPT
 
 
 def noted(before: Mapping[str, float], page: Page, now: float, oldest: float) -> Mapping[str, float]:
-    """Return when tables were last emptied, including the tables of ``page``. ``before``: without them.
+    """Return when tables were last emptied, including those in ``page``. ``before``: the result without them.
 
-    Forgets what was before ``oldest``. All times are seconds. Within a shard they rise, whichever worker's clock it is.
+    Drops times before ``oldest``. All times are in seconds. Within a shard they rise, whichever worker's clock is used.
     """
     if found := emptied_by(page):
         at = max(now, max(before.values(), default=0.0) + 0.001)
@@ -61,26 +61,26 @@ def noted(before: Mapping[str, float], page: Page, now: float, oldest: float) ->
 
 
 def emptied(published: Mapping[str, ShardCheckpoint]) -> dict[str, float]:
-    """Return, by shard, when a table was last emptied, for the control record of a snapshot that begins."""
+    """Return, by shard, when a table was last emptied, for the control record of a new snapshot."""
     return {shard: max(each.emptied.values()) for shard, each in published.items() if each.emptied}
 
 
 def is_published_to(time: float, shard: ShardCheckpoint) -> bool:
-    """Whether all that a shard committed before ``time``, in seconds, is published.
+    """Whether everything that a shard committed before ``time``, in seconds, is published.
 
-    Under load it may never be at its head. Then the time of its last transaction says it, which began that late.
+    Under load, the shard may never reach its head. Then its last transaction counts, which began at its time.
     """
     token = shard.token.timestamp if shard.token is not None else 0
     return shard.state.ended or max(shard.reached or 0.0, token) >= time
 
 
 def emptied_since(control: SnapshotControl, published: Mapping[str, ShardCheckpoint]) -> list[str]:
-    """Return the tables of a snapshot that were emptied since it began; if it reads all, maybe `EVERY`."""
+    """Return the tables of a snapshot that were emptied since it began; if it reads all tables, possibly `EVERY`."""
     found = {
         table
         for shard, each in published.items()
         for table, when in each.emptied.items()
-        if when > control.emptied.get(shard, 0.0)
+        if when > control.begun.emptied.get(shard, 0.0)
     }
     if control.tables is None:
         return sorted(found)

@@ -1,4 +1,4 @@
-"""All that the next step of a snapshot rests on, and the steps that there are. See ``control.next_step``."""
+"""The facts that decide the next step of a snapshot, and the possible steps. See ``control.next_step``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from relay.source import Measured
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What the snapshot ``id`` has to read, asked with the `Measure` ``asked``.
+    """What the snapshot ``id`` has to read. ``asked``: the step that requested it.
 
-    ``found``: None while that is not known, or a READ could undo a change that is not published yet.
+    ``found``: None while unknown, or while a READ could undo a change that is not published yet.
     """
 
     id: str
@@ -30,9 +30,9 @@ class Facts:
     finished in any stream. ``tables``: the names of the source's tables. ``dropped``: names of tables that copies may
     have, and that no longer exist. ``gaps``: the ids of all known gaps. ``to_repair``: the ids of gaps that a snapshot
     has to repair. ``last_timestamp``: the newest that may have been published. ``requests``: the ones not fulfilled
-    yet, the oldest first. ``published``: the committed checkpoints of the shards that say what they empty.
-    ``segments``: the checkpoints of the segments. ``awaited``: up to when the shards have to be published before the
-    snapshot ends; 0 if it has not been waited for yet.
+    yet, the oldest first. ``published``: the committed checkpoints of shards that list emptied tables. ``segments``:
+    the checkpoints of the segments. ``awaited``: the time up to which shards have to be published before the snapshot
+    ends; 0 if the wait has not begun.
     """
 
     now: float
@@ -54,9 +54,9 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is nothing to do until something else happens.
+    """Nothing can be done until something else happens.
 
-    ``begins_in``: seconds, if the snapshot only waits for the time. ``published_to``: if for the shards, up to when.
+    ``begins_in``: seconds, if it waits for a time. ``published_to``: if it waits for shards, how far to publish.
     """
 
     begins_in: float = 0.0
@@ -65,7 +65,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The source has to be asked what the planned snapshot reads. ``emptied``: for its control record."""
+    """The source has to be asked what the planned snapshot reads. ``emptied``: for the control record."""
 
     as_of: int
     emptied: Mapping[str, float]
@@ -73,10 +73,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class WriteControl:
-    """A control record has to be written, in one transaction with the ``mark`` of each table.
-
-    ``said``, ``warned``: what is logged of it.
-    """
+    """A control record to write in one transaction with each table's ``mark``. ``said``, ``warned``: what to log."""
 
     control: SnapshotControl
     mark: Literal["begin", "end"] | None = None

@@ -1,20 +1,19 @@
 """Snapshots of tables beside their stream: every row once as READ, in segments that survive restarts.
 
-Beside the checkpoints of the stream there are one control record, which only its owner advances (*planned -> reading
--> finished*), and one record per segment, read by whoever owns it.
-A snapshot that is to repair a gap replaces one that runs, since rows read before a gap do not repair it. One that a
-person has requested waits until none runs.
+Beside the checkpoints of the stream there are one control record, which only its owner advances (*planned -> reading ->
+finished*), and one record per segment, read by whoever owns it. A snapshot that repairs a gap replaces a running one,
+because rows read before a gap do not repair it. A snapshot that a person has requested waits until none runs.
 
 The copy's rule (``spark_consumers.fold``) makes this safe beside the stream: a READ replaces only what happened before
 its ``as_of``, which is the clock before its page was read minus ``SnapshotSource.margin``.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Protocol
 
-from relay.change import Snapshot
+from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
@@ -30,20 +29,30 @@ from relay.records import (
     SnapshotRequest,
     UnplannedTable,
 )
-from relay.snapshots.control import fulfilled, is_due, is_running, is_settled, is_stopped, is_unread, next_step, waiting
+from relay.snapshots.control import (
+    fulfilled,
+    has_marks,
+    is_due,
+    is_running,
+    is_settled,
+    is_stopped,
+    is_unread,
+    next_step,
+    waiting,
+)
 from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
-from relay.snapshots.marks import SnapshotTables
 from relay.snapshots.measuring import Measuring
 from relay.source import Page, Segment, SnapshotSource, Source
+from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
-_OPEN_SEGMENTS = 4  # in one worker: the other threads are for the stream
+_OPEN_SEGMENTS = 4  # segments in one worker: the other threads are for the stream
 _LOG_EVERY, _SHOW_EVERY = 10.0, 0.5  # seconds
 
 
 class SnapshottedStream(Protocol):
-    """What snapshots need to know about the stream that they stand beside: a ``SourceState``."""
+    """What snapshots need to know about their stream: a ``SourceState``."""
 
     source: Source
     committed: CommittedStream
@@ -65,20 +74,20 @@ class Snapshots:
         self.readers = readers
         self._beside = beside
         self._committed = beside.committed
-        # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
+        # Open segments by the name of their record, including finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, OpenShard] = {}
         self._latest: dict[str, SegmentCheckpoint] = {}
-        # When the progress was shown, or logged, last.
+        # When the progress was last shown or logged.
         self._reported_at = 0.0
         self._measuring = Measuring(beside.source.name, tables, beside.source.clock)
-        # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
+        # Partitions of stopped segments whose last checkpoints the view may not show yet.
         self.unseen: set[int] = set()
         self.marked = SnapshotTables(beside.source, beside.committed)
-        # The id of the snapshot that waits for its end, and what `awaited` says of it.
+        # The id of the snapshot that waits for its end, and its value of `awaited`.
         self._waits: tuple[str, float] | None = None
-        # Requests of tables that the source does not have: each is warned of once.
+        # Requests for tables that the source does not have. Each causes one warning.
         self._unknown: set[str] = set()
-        # Says whether the view shows the records that this worker has written last; None if it did.
+        # Returns whether the view shows the records that this worker wrote last; None once it did.
         self.sees: Callable[[], bool] | None = None
 
     @property
@@ -87,12 +96,12 @@ class Snapshots:
 
     @property
     def _requests(self) -> Sequence[SnapshotRequest]:
-        """Those that are not fulfilled, the oldest first."""
+        """The unfulfilled requests, the oldest first."""
         return self._beside.view.requests_of(self.source.name)
 
     @property
     def awaited(self) -> float:
-        """Seconds: up to when the shards have to be published before the snapshot can end; 0 if it does not wait."""
+        """The time, in seconds, up to which shards must be published before the snapshot can end; 0 without wait."""
         if self._waits is None or (control := self.control) is None:
             return 0.0
         snapshot, until = self._waits
@@ -104,7 +113,7 @@ class Snapshots:
 
     @property
     def is_watching(self) -> bool:
-        """Whether the view does not show yet what this worker has written. Until then, nothing follows from it."""
+        """Whether the view does not show this worker's last records yet. Until then, nothing is decided from it."""
         if self.sees is not None and self.sees():
             self.sees = None
         return self.sees is not None  # I3
@@ -117,7 +126,7 @@ class Snapshots:
         return self._measuring.has_ended(self._committed.checkpoints)
 
     def next_step(self) -> WriteControl | None:
-        """Return what to write next, for the owner of the control record, or None if nothing is due."""
+        """Return the next step for the owner of the control record, or None if nothing is due."""
         if self._committed.plan is None:
             return None
         control, facts = self.control, self._facts()
@@ -144,7 +153,7 @@ class Snapshots:
         beside, control = self._beside, self.control
         plan, requests, gaps = self._committed.plan, self._requests, beside.gaps()
         is_initial = plan is not None and self.tables.is_initial(plan)
-        # A database may have many tables, and a look is cheap while nobody asks for them.
+        # A database may have many tables, so looks stay cheap while nobody asks for them.
         asks = self.tables.is_selective or bool(requests) or is_running(control)
         return Facts(
             now=self.source.clock(),
@@ -200,20 +209,20 @@ class Snapshots:
 
     @property
     def is_read(self) -> bool:
-        """Whether all segments are read: the end of the snapshot is written once the stream has come so far."""
+        """Whether all segments are read. The end of the snapshot is written once the stream has caught up."""
         control = self.control
         return control is not None and all(map(self._has_finished, control.segment_names))
 
     @property
     def to_read(self) -> Sequence[str]:
-        """The segments that are read now, by all workers, those that are read already included."""
+        """The segments that the snapshot reads, over all workers, including those already read."""
         control = self.control
         if control is None or control.state is not ShardState.READING or self.is_stopped:
             return []
         return control.segment_names
 
     def unread(self, owned: Set[int]) -> list[bytes]:
-        """Return the keys of the segments of ``owned`` that are to be read."""
+        """Return the keys of the segments in ``owned`` that still have to be read."""
         keys = (self.stream.segment_key(name) for name in self.to_read if not self._has_finished(name))
         return [key for key in keys if partition_of(key) in owned]
 
@@ -222,7 +231,7 @@ class Snapshots:
         return checkpoint is not None and checkpoint.state is ShardState.FINISHED
 
     def open_ready_segments(self, owned: set[int]) -> None:
-        """Open segments of ``owned``, after the fence and a few at a time, and close finished ones."""
+        """Open segments in ``owned``, past the fence and a few at a time, and close finished ones."""
         control, current = self.control, self.to_read
         if self.is_stopped or self.unseen:
             return
@@ -240,11 +249,11 @@ class Snapshots:
             if partition_of(key) not in owned or key in waiting:
                 continue
             committed = self._committed.segments.get(name)
-            snapshot = Snapshot(control.id, control.as_of)
+            snapshot, begun = Snapshot(control.id, control.begun.as_of), control.begun
             position = committed.position if committed else None
-            part = control.parts[number] if control.parts else SnapshotPart()
+            part = begun.parts[number] if begun.parts else SnapshotPart()
             segment = Segment(
-                Shard(name), snapshot, number, control.segments, position, part, lambda: self._committed.checkpoints
+                Shard(name), snapshot, number, begun.segments, position, part, lambda: self._committed.checkpoints
             )
             with self._beside.set_aside.opening(key, name):
                 reader = self.tables.open(segment)
@@ -254,7 +263,7 @@ class Snapshots:
                 self._latest[name] = committed or SegmentCheckpoint(ShardState.PLANNED)
 
     def close_stopped(self) -> None:
-        """Close the open segments if the snapshot is stopped. They are opened again once ``unseen`` is cleared (I3)."""
+        """Close the open segments if the snapshot is stopped. They may reopen once ``unseen`` is cleared (I3)."""
         if self.open and self.is_stopped and self.control is not None:
             log.info("source %s: snapshot %s is stopped", self.source.name, self.control.id)
             self.unseen |= {partition_of(segment.key) for segment in self.open.values()}  # I3
@@ -276,26 +285,23 @@ class Snapshots:
         if page.position == before.position and not page.finished and not page.has_content:  # I3: after an abort
             return None
         state = ShardState.FINISHED if page.finished else ShardState.READING
-        # Not earlier than the worker said that has read the segment before.
+        # Not earlier than the time given by the worker that read the segment before.
         now = max(before.updated_at, self.source.clock())
         after = replace(before, state=state, position=page.position, updated_at=now, unplanned=unplanned)
         self._latest[page.shard.id] = after
         return after
 
     def progress(self) -> tuple[int, int] | None:
-        """Return the rows read and estimated of the running snapshot, by all workers, or None if none runs."""
+        """Return the rows read by all workers and the estimated total of the running snapshot, or None if none runs."""
         control = self.control
         if control is None or control.state is not ShardState.READING or self.is_stopped:
             return None
         known = {**self._committed.segments, **self._latest}
         read = sum(known[name].rows for name in control.segment_names if name in known)
-        return read, max(read, control.rows)
+        return read, max(read, control.begun.rows)
 
     def report_progress(self, show: Callable[[str, tuple[int, int] | None], None] | None = None) -> None:
-        """Show the progress or, from time to time, log it with an estimate.
-
-        ``show``: called with the source's name and what `progress` returns.
-        """
+        """Show the progress, or log it now and then. ``show``: takes the source's name and what `progress` returns."""
         now, control = self.source.clock(), self.control
         if now - self._reported_at < (_LOG_EVERY if show is None else _SHOW_EVERY):
             return
@@ -313,4 +319,57 @@ class Snapshots:
                 read,
                 rows,
                 f"about {left:.0f} s left" if left is not None else "no estimate yet",
+            )
+
+
+class SnapshotTables:
+    """The tables that a snapshot reads, and the changes that mark its beginning and end for each of them."""
+
+    def __init__(self, source: Source, committed: CommittedStream) -> None:
+        self._source = source
+        self._committed = committed
+        # The same object each time for a table, because writers are found by it.
+        self._known_dropped: dict[TableSchema, TableSchema] = {}
+        # The id of the last snapshot that was seen to have begun; None before the first look.
+        self._begun: str | None = None
+
+    def look(self) -> None:
+        """Tell the source of a snapshot that has begun since the last look, whichever worker has looked at the tables.
+
+        No row of a table that has its key again may come for a long time (I12).
+        """
+        control, before = self._committed.control, self._begun
+        self._begun = control.id if control is not None and control.state is not ShardState.PLANNED else ""
+        if control is not None and self._begun and before not in (None, self._begun):
+            self._source.has_keys({*(control.tables or control.covered or ())}.difference(control.left_out))
+
+    def dropped(self) -> list[TableSchema]:
+        """Return tables that no longer exist but that copies may have."""
+        plan = self._committed.plan
+        found = self._source.dropped(plan.keys, plan.hashed) if plan is not None else ()
+        return [self._known_dropped.setdefault(table, table) for table in found]
+
+    def of(self, control: SnapshotControl) -> list[TableSchema]:
+        there = [table for table in self._source.tables() if has_marks(control, table.table, is_dropped=False)]
+        return there + [table for table in self.dropped() if has_marks(control, table.table, is_dropped=True)]
+
+    def marks(self, control: SnapshotControl, kind: str) -> Iterator[Change]:
+        """Yield, for each table, the change that marks the beginning or end of the snapshot in every partition."""
+        label = self._committed.stream.snapshots.label
+        for table in self.of(control):
+            if table.table in control.left_out:  # I7: it was read only in part, or cannot be read
+                continue
+            yield Change(
+                event_id=event_id(label, f"{control.id}/{kind}", table.table, b"", 0),
+                operation=Operation.READ,
+                source=self._source.name,
+                table=table.table,
+                key=None,
+                old=None,
+                new=None,
+                images=Images.KEYS_ONLY,
+                token=None,
+                committed_at=int(self._source.clock() * 1_000_000),
+                snapshot=Snapshot(control.id, control.begun.as_of),
+                attributes={MARK: kind},
             )

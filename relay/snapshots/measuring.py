@@ -1,4 +1,4 @@
-"""What a planned snapshot has to read, asked in a thread of its own."""
+"""Finds out, in a separate thread, what a planned snapshot has to read."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -17,16 +17,16 @@ _RETRY_AFTER = 5.0  # seconds
 
 
 class Measuring:
-    """The measurements for one source, one after the other. ``clock``: seconds since the epoch.
+    """The measurements for one source, one after another. ``clock``: returns seconds since the epoch.
 
-    Used by the worker's thread. ``published``, of each method: the committed checkpoints of the stream.
+    Used by the worker's thread. The parameter ``published``: the committed checkpoints of the stream.
     """
 
     def __init__(self, source: str, tables: SnapshotSource, clock: Callable[[], float]) -> None:
         self._source = source
         self._tables = tables
         self._clock = clock
-        # When to try again, and to say again what the beginning waits for.
+        # When to retry, and when to log again what the beginning waits for.
         self._retry = Seldom(clock, every=_RETRY_AFTER)
         self._under_way: tuple[Measurement, SlowCall[Measured]] | None = None
 
@@ -37,31 +37,28 @@ class Measuring:
         return self._tables.may_begin(self._under_way[0].asked.as_of, published)
 
     def start(self, control: SnapshotControl, step: Measure, published: Mapping[str, ShardCheckpoint]) -> None:
-        """Ask what a snapshot reads, unless that was tried a moment ago."""
+        """Start to measure a snapshot, unless that was tried a moment ago."""
         if self._retry.is_due():
             known, tables = dict(published), control.tables
             call = SlowCall(f"measure-{self._source}", lambda: self._tables.measure(known, tables))
             self._under_way = Measurement(control.id, step), call
 
     def wait(self, seconds: float) -> None:
-        """Say, from time to time, when a snapshot begins."""
+        """Log now and then when a snapshot begins."""
         if self._retry.is_due():
-            log.info("source %s: the snapshot starts in %d s, later than what it repairs", self._source, seconds)
+            log.info("source %s: the snapshot starts in %d s, after the gap that it repairs", self._source, seconds)
 
     def look(self, snapshot: str, published: Mapping[str, ShardCheckpoint]) -> Measurement | None:
-        """Return what is known of a snapshot, or None if it has to be measured.
-
-        Raises ``RelayError`` for tables that cannot be read.
-        """
+        """Return the measurement of a snapshot, None if none has begun. Raises ``RelayError`` for unreadable tables."""
         if self._under_way is None or self._under_way[0].id != snapshot:
-            self._under_way = None  # of a snapshot that was replaced
+            self._under_way = None  # it was for a snapshot that has been replaced
             return None
         measurement, call = self._under_way
         if not self.has_ended(published):
             if call.done() and self._retry.is_due():
                 behind = self._clock() - measurement.asked.as_of
                 log.info(
-                    "source %s: the snapshot starts once each shard is published to %d s ago", self._source, behind
+                    "source %s: the snapshot waits until every shard is published up to %d s ago", self._source, behind
                 )
             return measurement
         try:
@@ -74,5 +71,5 @@ class Measuring:
             return None
 
     def drop(self) -> None:
-        """Forget the last one, whose snapshot begins."""
+        """Forget the last measurement, because its snapshot begins."""
         self._under_way = None

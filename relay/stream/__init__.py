@@ -1,1 +1,1 @@
-"""One stream of a source: its plan, its shards and their checkpoints, and how far it is."""
+"""One stream of a source: its plan, its shards, their checkpoints, and its progress."""

@@ -1,9 +1,8 @@
-"""Which shards have been read up to the start of the command: what ``--until-caught-up`` waits for.
+"""Which shards are read up to the start of the command, as ``--until-caught-up`` requires.
 
-A shard is caught up once it is finished or has given a change from after the start, or is open and was read to its
-head after the start: for DynamoDB see ``relay.dynamodb.head``. If its source knows its head, it is caught up once
-everything up to that head is read. A shard that is discovered later is caught up if its parents are, unless it has a
-head of its own.
+A shard is caught up once it is finished or has given a change from after the start, or is open and was read to its head
+after the start: for DynamoDB see ``relay.dynamodb.head``. If its source knows its head, it is caught up once everything
+up to that head is read. A shard that is discovered later is caught up if its parents are, unless its own head is known.
 """
 
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from relay.stream.watermark_records import MARGIN
 class CaughtUp:
     """What the pages of a stream have shown since ``started`` (seconds). Used by the worker's thread.
 
-    ``has_heads``: its source knows the heads of its shards.
+    ``has_heads``: whether its source knows the heads of its shards.
     """
 
     def __init__(self, started: float, *, has_heads: bool = False) -> None:
@@ -32,14 +31,14 @@ class CaughtUp:
             self._at_head.add(shard)
         else:
             self._at_head.discard(shard)
-        if page.records and self._is_past(page.progress):
+        if page.counts.records and self._is_past(page.progress):
             self._past_start.add(shard)
         if page.reached is not None and page.reached >= self.started:
             self._past_start.add(shard)
 
     def _is_past(self, progress: float | None) -> bool:
-        """Whether everything after a record with this time, in seconds, is from after the start."""
-        return progress is not None and progress > self.started + MARGIN  # I1: times may go back
+        """Whether all records after one created at ``progress`` (seconds) must have been created after the start."""
+        return progress is not None and progress > self.started + MARGIN  # I1: times may go backwards
 
     def keep(self, listed: Iterable[Shard]) -> None:
         """Forget all shards that are neither ``listed`` nor parents of listed ones (I11)."""
@@ -48,18 +47,18 @@ class CaughtUp:
         self._past_start &= known
 
     def has(self, shard: Shard, checkpoint: ShardCheckpoint | None, listed_at: float) -> bool:
-        """Whether ``shard`` is caught up, as a listing shows it that began at ``listed_at`` (seconds)."""
+        """Whether ``shard`` is caught up, by a listing that began at ``listed_at`` (seconds)."""
         if checkpoint is not None and checkpoint.state.ended:
-            # Only after a listing that can have its children.
+            # Only after a listing that could show its children.
             return shard.id in self._past_start or listed_at > checkpoint.updated_at
         if shard.id in self._past_start:
             return True
-        # What was taken for the head of a shard that is closed by now was perhaps only a gap between its records.
+        # An apparent head of a shard that is now closed may have been only a gap between its records.
         if shard.id in self._at_head and not shard.closed and listed_at >= self.started:
             return True
         if checkpoint is not None and (
             self._is_past(checkpoint.progress) or (checkpoint.reached or 0.0) > self.started
         ):
-            return True  # read by another worker
-        # With heads, a parent may have ended long before the start, and proves nothing about what came after it.
+            return True  # another worker read it
+        # With heads, a parent may have ended long before the start, so it proves nothing about later changes.
         return not self._has_heads and bool(shard.parents) and all(p in self._past_start for p in shard.parents)

@@ -1,9 +1,9 @@
-"""Discovers the shards of a stream: lists them in a thread, once a minute, or more often while something is uncertain.
+"""Discovers the shards of a stream: lists them in a thread, once a minute, or more often while something is unclear.
 
-One worker lists them for all, since AWS bounds the listings of an account: whoever owns the record of the stream's
-listing. The others take its listings from there, and list for themselves while they miss one.
+One worker, the owner of the listing's record, lists them for all, because AWS limits an account's listings. The others
+read its listings, and list shards themselves while a listing is missing.
 
-Shards that journals announce are not listed: they follow from the checkpoints at once.
+Shards that journals announce are not listed: they follow directly from the checkpoints.
 """
 
 import logging
@@ -27,17 +27,17 @@ _RELIST_SOON = 1.0
 _AFTER_FAILURE = 5.0
 
 _PATIENCE = 30.0
-"""How many seconds a worker waits for a listing that another worker is to make, beside the time it takes."""
+"""Seconds that a worker waits for another worker's listing, in addition to the time that a listing takes."""
 
 _PATIENCE_AT_START = 10.0
-"""The same before the first one: whoever makes it may have to join the group first."""
+"""The same before the first listing: the other worker may first have to join the group."""
 
 _CLOCKS_DIFFER = 2.0
-"""Seconds by which what two workers know of the source's clock may differ: it is told in seconds, and late."""
+"""Seconds by which two workers' readings of the source's clock may differ: they come in whole seconds, and late."""
 
 
 def _still_planned(plan: Plan | None, now: float) -> set[str]:
-    """Return the shards of ``plan`` that have a checkpoint, or are to get one; none once some may have been pruned."""
+    """Return the shards of ``plan`` that have a checkpoint or will get one; none once some may have been pruned."""
     if plan is None or now - plan.planned_at > PRUNE_AFTER / 2:
         return set()
     return plan.shards.keys() - plan.passed
@@ -57,19 +57,19 @@ class JournaledShards:
         self.clock = clock
         self.wanted_at = self.listed_at = clock()
         self._committed = lineage.committed
-        # What the shards were last derived from: a journal arrives with the end of a shard.
+        # What the shards were last derived from. A journal arrives with the end of a shard.
         self._seen: tuple[Plan, int] | None = None
-        # Whether what was written for them may be lost.
+        # Whether records written for them may be lost.
         self._again = False
 
     @property
     def listed_before(self) -> float:
-        """When the listing before the last one began. A journal names all shards that continue one: one is enough."""
+        """When the last listing but one began. A journal names all shards that continue one, so one is enough."""
         return self.listed_at
 
     @property
     def is_due(self) -> bool:
-        """Whether the shards may have changed, or what was written for them may be lost."""
+        """Whether the shards may have changed, or records written for them may be lost."""
         plan = self._committed.plan
         return plan is not None and (self._again or self._seen != (plan, self._committed.endings))
 
@@ -79,11 +79,11 @@ class JournaledShards:
         return 0.0 if self.is_due else math.inf
 
     def soon(self) -> None:
-        """Return the shards once more: a transaction with what was written for them was aborted, or may have been."""
+        """Return the shards again at the next poll: a transaction with their records was, or may have been, aborted."""
         self._again = True
 
     def poll(self) -> bool:
-        """Derive the shards. Return whether they have changed, or are wanted once more."""
+        """Derive the shards. Return whether they have changed, or were requested again."""
         if (plan := self._committed.plan) is None:
             return False
         self.listed_at = self.clock()
@@ -100,7 +100,7 @@ class JournaledShards:
 
 @dataclass
 class _UnderWay:
-    """A listing that is being made. ``is_outdated``: one that ``began`` later has been applied since."""
+    """A listing under way. ``is_outdated``: a listing that ``began`` later has been applied since."""
 
     call: SlowCall[ShardListing]
     began: float
@@ -108,9 +108,9 @@ class _UnderWay:
 
 
 class ListedShards:
-    """Keeps ``lineage`` up to date with listings.
+    """Keeps ``lineage`` up to date with listings, none of which began before ``since``, in seconds; 0 accepts any.
 
-    Used by the worker's thread. ``since``: a listing that began earlier, in seconds, is not enough; 0: any.
+    Used by the worker's thread.
     """
 
     def __init__(
@@ -120,41 +120,41 @@ class ListedShards:
         self.lineage = lineage
         self.clock = source.clock
         self.monotonic = monotonic
-        # Whether this worker lists for all.
+        # Whether this worker lists shards for all.
         self.is_owner = False
-        # The listing in ``lineage``.
+        # The listing that ``lineage`` shows.
         self.newest: ShardListing | None = None
-        # When it and the one before it began, or a little earlier, 0 before these; and when the first was wanted.
+        # When this listing and the one before it began or a little earlier, or 0; when one was first wanted.
         self.listed_at = self.listed_before = 0.0
         self.wanted_at = self.clock()
         self._since = since
-        # When the owner is to list, by the monotonic clock.
+        # When the owner should list next, by the monotonic clock.
         self._next_at = 0.0
         self._wait = _RELIST_SOON
-        # Whether a listing that is under way may have begun too early, or what was written for one may be lost.
+        # Whether a listing under way may have begun too early, or records written for a listing may be lost.
         self._again = False
         self._under_way: _UnderWay | None = None
-        # When a listing was wanted soon, by the clock of the source.
+        # When an early listing was requested, by the source's clock.
         self._wanted_soon_at = -math.inf
 
     @property
     def successor(self) -> str | None:
-        """The stream that continues this one, once it was seen."""
+        """The stream that continues this one, once it is known."""
         return self.newest.successor if self.newest is not None else None
 
     @property
     def took(self) -> float:
-        """Seconds that the listing took."""
+        """The duration of the listing, in seconds."""
         return self.newest.took if self.newest is not None else 0.0
 
     @property
     def untold(self) -> ShardListing | None:
-        """The listing to tell the others of."""
+        """The listing that the other workers do not know yet."""
         return self.newest if self.is_owner and self.newest != self.lineage.committed.listing else None
 
     @property
     def is_listing(self) -> bool:
-        """Whether a listing is under way, or has arrived and was not applied yet."""
+        """Whether a listing is under way, or has arrived but was not applied yet."""
         return self._under_way is not None or self._told() is not None
 
     @property
@@ -170,23 +170,20 @@ class ListedShards:
         """When `is_due` may become true by itself, by the monotonic clock."""
         if self._under_way is not None:
             return 0.0
-        # Where another stream follows, the owner may be reading that by now.
+        # If another stream follows, the owner may already be reading it.
         if self.is_owner or self.successor is not None or self.listed_at < self._since:
             return self._next_at
         return self._next_at + (_PATIENCE_AT_START if self.newest is None else _PATIENCE + self.took)  # I10
 
     def soon(self) -> None:
-        """List again soon: a listing that is under way is too old."""
+        """List again soon; a listing under way is too old."""
         self._again = True
         self._wanted_soon_at = self.clock()
-        self._wait = _RELIST_SOON  # also for the listing after that one: a single one may lack shards
+        self._wait = _RELIST_SOON  # also the listing after that one: a single listing may lack shards
         self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
     def poll(self) -> bool:
-        """Apply a listing that has arrived, or start one that is due.
-
-        Return whether one has arrived, or the last one is wanted once more.
-        """
+        """Apply a listing that has arrived, or start one. Return whether one has arrived, or was requested again."""
         self._next_at = self._next_at or self.monotonic()
         if self._under_way is not None and self._under_way.call.done():
             under_way, self._under_way = self._under_way, None
@@ -212,11 +209,11 @@ class ListedShards:
         return self._again and not self.is_owner and self.newest is not None
 
     def _told(self) -> ShardListing | None:
-        """Return the newest listing of another worker, None unless it is newer than the one in ``lineage``."""
+        """Return another worker's newest listing if it is newer than the one in ``lineage``, otherwise None."""
         listing, now = self.lineage.committed.listing, self.clock()
         if listing is None:
             return None
-        # I1: it shows nothing that came later, and two listings that lack a shard have to be two.
+        # I1: it shows nothing later than its own beginning, and the two listings that lack a shard have to be distinct.
         begun, oldest = listing.begun - _CLOCKS_DIFFER, max(self.listed_at, self._since)
         return listing if max(oldest, now - listing.took - 2 * _RELIST) < begun <= now else None
 
@@ -233,7 +230,7 @@ class ListedShards:
         return True
 
     def _apply(self, listing: ShardListing, begun: float) -> None:
-        """``begun``: when ``listing`` began by the clock of this worker, or a little earlier."""
+        """Apply ``listing``. ``begun``: when it began, by this worker's clock or a little earlier."""
         known = set(self.lineage.listed)
         self.newest = listing
         self.listed_at, self.listed_before = begun, self.listed_at
@@ -243,13 +240,13 @@ class ListedShards:
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)
-        # The others take it as begun earlier: it has to show them what is wanted, too.
+        # The others assume that it began a little earlier, so it has to show them what they need, too.
         is_early = self.is_owner and begun - _CLOCKS_DIFFER <= self._wanted_soon_at
         wait = self._wait if self._again or is_early or self._is_uncertain() else _RELIST
         self._next_at = self.monotonic() + wait - max(0.0, self.clock() - listing.begun - listing.took)
 
     def _list(self, begun: float) -> ShardListing:
-        """In the thread: return a listing, with the label of the stream that continues this one."""
+        """Return a listing, with the label of the stream that continues this one. Runs in a thread."""
         own = self.lineage.stream.label
         try:
             following = self.source.following()
@@ -262,13 +259,13 @@ class ListedShards:
         except StreamGone:
             if following == own:
                 raise
-            shards = []  # replaced so long ago that it is gone, with everything that was not read
+            shards = []  # replaced so long ago that the stream is gone, with all unread records
         return ShardListing(begun, self.clock() - begun, tuple(shards), following if following != own else None)
 
     def _is_uncertain(self) -> bool:
         """Whether a shard is missing, or has ended while its children are not listed yet.
 
-        One that no checkpoint names, or that has ended, is missing for good after the second time.
+        A shard that no checkpoint names, or that has ended, is missing for good after two listings without it.
         """
         lineage = self.lineage
         return any(times == 1 for times in lineage.absent.values()) or any(

@@ -1,10 +1,10 @@
 """Gaps that wait for a person: pending under ``on_gap: fail``, accepted by ``relay gaps accept``, then published.
 
-Their records are written outside the workers' transactions and without the fence, because any worker may meet a gap
-while another owns the record's partition, and a person decides from yet another process. Nothing depends on when they
-arrive: every worker that meets the gap writes the same pending record, and a decision that is missed, or replaced by a
-late pending record, only makes the relay stop and ask again. That a gap is published once depends on the checkpoint in
-its transaction alone (I3). The owner of a record's partition removes it once that checkpoint is committed.
+Their records are written outside the workers' transactions and without the fence, because any worker may find a gap
+while another owns the record's partition, and a person decides from yet another process. Their timing does not matter:
+every worker that finds the gap writes the same pending record, and a decision that is missed, or overwritten by a late
+pending record, only makes the relay stop and ask again. That a gap is published once depends on the checkpoint in its
+transaction alone (I3). The owner of a record's partition removes it once that checkpoint is committed.
 """
 
 import time
@@ -23,9 +23,9 @@ def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
 
 
 def resolved(committed: CommittedStream, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
-    """Return the keys of the records whose gap is ``published``.
+    """Return the keys of records whose gap is in ``published`` and needs no further record.
 
-    A decision to repair stays until a snapshot was requested for it: nothing else holds it.
+    A decision to repair stays until a snapshot was requested for the gap: nothing else records it.
     """
     unrepaired = committed.decided_repairs - repaired
     return [pending.key for name, pending in committed.pending_gaps.items() if name in published - unrepaired]
@@ -36,7 +36,7 @@ def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
 
 
 def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
-    """Return what was decided about ``gap``; write it as pending if it has no record. Raises ``Unavailable``."""
+    """Return the decision about ``gap``; write the gap as pending if it has no record. Raises ``Unavailable``."""
     known = find(view, gap)
     if known is None:
         pending = PendingGap(gap, updated_at=time.time())

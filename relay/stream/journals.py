@@ -1,64 +1,99 @@
-"""Lineage that the streams themselves announce: reshards, by their journals.
+"""Lineage of streams that announce reshards themselves, in journals.
 
 A source with journals has no listing of shards. Its shards follow from the plan and from the last checkpoint of each
-shard that a journal ended. A shard there has a number behind its name if an earlier shard had the same name. Every
-worker derives the same shards.
+shard that a journal ended. Every worker derives the same shards.
+
+The name of a shard that does not have all tables is followed by a tag, and by a number if one of its ancestors had the
+same name and tables. It does not depend on anything else, so journals that come later do not change it.
 """
 
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 
 from relay.errors import RelayError
+from relay.keyrange import KeyRange, shard_range
 from relay.records import INCARNATION, Plan, ReshardJournal, Shard, ShardCheckpoint, Start, has_ended
 
 
-def record_of(
+def check_participants(
     journal: ReshardJournal, shard: Shard, plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]
-) -> ReshardJournal:
-    """Return the journal that ended ``shard``, as its last checkpoint keeps it.
-
-    Raises ``RelayError`` if the journal does not name the shard.
-    """
+) -> None:
+    """Raise ``RelayError`` if the journal that ended ``shard`` does not name it, or names a shard that is not read."""
     if shard.name not in journal.participants:
         raise RelayError(
-            f"the journal {journal.id} that ended shard {shard.id} does not name it, but "
-            f"{', '.join(journal.participants)}"
+            f"journal {journal.id} ended shard {shard.id}, but names only {', '.join(journal.participants)} as its "
+            "participants"
         )
-    for other in checkpoints.values():
-        if (named := other.journal) is not None and named.id == journal.id and shard.id in named.participants:
-            return named  # another participant has ended already, and named the shards for all
-    there = [each.id for each in shards_of(plan, checkpoints)]
-    known = [*there, *plan.past]
+    shards = shards_of(plan, checkpoints)
+    known = {each.name for each in shards}
+    # A shard that is behind may yet be followed by one that takes part.
+    behind = [_range_of(each.name) for each in shards if each.id != shard.id and not has_ended(checkpoints, each.id)]
     for name in journal.participants:
-        if _newest(name, there) not in there:
-            raise RelayError(
-                f"the journal {journal.id} merges shard {shard.id} with {name}, which this source does not read: its "
-                "key range no longer covers whole shards. Widen `keyrange`, then run `relay reset` to begin with the "
-                "current shards"
+        if name not in known and not any(_range_of(name).intersects(each) for each in behind):  # I10
+            is_move = shard.name in journal.targets
+            taken = (
+                f"takes tables from shard {shard.id} and from {name}"
+                if is_move
+                else f"merges shard {shard.id} with {name}"
             )
-    return ReshardJournal(
-        journal.id,
-        tuple(shard.id if name == shard.name else _newest(name, there) for name in journal.participants),
-        {_newest(name, known, later=1): start for name, start in sorted(journal.targets.items())},
-    )
+            why = "the moved tables are read together" if is_move else "its key range no longer covers whole shards"
+            raise RelayError(
+                f"the journal {journal.id} {taken}, but this source does not read {name}: {why}. Widen `keyrange`, "
+                "then run `relay reset` to begin with the current shards"
+            )
 
 
 def shards_of(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> list[Shard]:
-    """Return every shard of the stream, past and present: the plan's, and the ones that journals announced."""
+    """Return every shard of the stream, past and present: those in the plan, and those that journals announced.
+
+    A shard that continues several is announced once all of them have ended. Raises ``RelayError`` if two journals
+    announce one shard.
+    """
     shards = {name: Shard(name) for name in plan.shards}
-    for checkpoint in checkpoints.values():
-        if checkpoint.journal is not None:
-            for name, start in checkpoint.journal.targets.items():
-                shards[name] = Shard(name, checkpoint.journal.participants, start)
+    # By shard, itself and its ancestors.
+    lines: dict[str, frozenset[str]] = {name: frozenset([name]) for name in shards}
+    # By journal and the shards that follow it, the shards of each name that have ended there, earlier ones first.
+    ended: dict[tuple[str, frozenset[str]], dict[str, list[str]]] = {}
+
+    def announce(target: str, start: Start, parents: tuple[str, ...]) -> None:
+        ancestors = frozenset().union(*(lines[parent] for parent in parents))
+        base = f"{target}{tag_of(start)}"
+        new = _newest(base, {*plan.shards, *plan.past, *ancestors}, later=1)
+        if new in shards:  # I1
+            first = f"as successor of {', '.join(shards[new].parents)}" if shards[new].parents else "by the plan itself"
+            raise RelayError(f"shard {new} is announced twice: {first} and as successor of {', '.join(parents)}")
+        shards[new] = Shard(new, parents, start)
+        lines[new] = ancestors | {new}
+        waiting.append(new)
+
+    waiting = list(shards)
+    for shard in waiting:  # it grows
+        if (checkpoint := checkpoints.get(shard)) is None or (journal := checkpoint.journal) is None:
+            continue
+        name = Shard(shard).name
+        targets = {Shard(target).name: start for target, start in journal.targets.items()}
+        if (rest := targets.pop(name, None)) is not None:  # I12: it goes on by itself, without tables that were moved
+            announce(name, rest, (shard,))
+        # I10: where several streams have a shard, the ones with the same tables end together.
+        following = frozenset(f"{target}{tag_of(start)}" for target, start in targets.items())
+        participants = dict.fromkeys(Shard(each).name for each in journal.participants)
+        beside = ended.setdefault((journal.id, following), {each: [] for each in participants})
+        beside[name].append(shard)
+        time = len(beside[name]) - 1  # journals may have the names of earlier ones
+        if all(len(each) > time for each in beside.values()):  # I2
+            parents = tuple(each[time] for each in beside.values())
+            for target, start in targets.items():
+                announce(target, start, parents)
     return list(shards.values())
 
 
 def renamed(
     starts: Mapping[str, Start], before: Plan, checkpoints: Mapping[str, ShardCheckpoint]
 ) -> tuple[dict[str, Start], tuple[str, ...]]:
-    """Return ``starts``, by shard, for a stream that is reset, and the newest shard of each name so far.
+    """Return ``starts``, by shard, for a stream that is reset, and the newest shard of each name and tables so far.
 
-    If a shard had ended, one of the same name is another shard now: its positions may be of another sequence, so tokens
-    of the two must not look as if they came from one shard. ``before``: the plan until now.
+    If a shard had ended, a shard with the same name is now a different one: its positions may belong to another
+    sequence, so tokens of the two must not look as if they came from one shard. ``before``: the former plan.
     """
     there = {shard.id for shard in shards_of(before, checkpoints)}
     known = {*there, *before.past}
@@ -67,15 +102,29 @@ def renamed(
         newest = _newest(name, known)
         goes_on = newest in there and not has_ended(checkpoints, newest)
         ids[newest if goes_on or newest not in known else _newest(name, known, later=1)] = start
-    names = {shard.partition(INCARNATION)[0] for shard in (*known, *ids)}
+    names = {_numbered(shard)[0] for shard in (*known, *ids)}
     return ids, tuple(sorted(_newest(name, {*known, *ids}) for name in names))
 
 
-def _newest(name: str, known: Iterable[str], *, later: int = 0) -> str:
-    """Return the id of the newest of the ``known`` shards called ``name``, or of the one ``later`` places after it.
+def tag_of(start: Start) -> str:
+    """Return what distinguishes the tables that begin at ``start`` from others of their shard."""
+    tables = [sorted(start.get("only", ())), sorted(start.get("without", ()))]
+    return f"{INCARNATION}t{blake2b(repr(tables).encode(), digest_size=4).hexdigest()}" if any(tables) else ""
 
-    The first shard of a name has no number behind it.
+
+def _newest(name: str, known: Iterable[str], *, later: int = 0) -> str:
+    """Return the id of the newest ``known`` shard called ``name``, or of the shard ``later`` places after it.
+
+    The first shard with a name has no number after it. ``name``: with a tag, if the shard has one.
     """
-    parts = (shard.partition(INCARNATION) for shard in known)
-    number = max((int(number or 1) for shard, _, number in parts if shard == name), default=0) + later
+    number = max((number for shard, number in map(_numbered, known) if shard == name), default=0) + later
     return name if number <= 1 else f"{name}{INCARNATION}{number}"
+
+
+def _numbered(shard: str) -> tuple[str, int]:
+    name, _, number = shard.rpartition(INCARNATION)
+    return (name, int(number)) if name and number.isdigit() else (shard, 1)
+
+
+def _range_of(name: str) -> KeyRange:
+    return shard_range(name.rpartition("/")[2])

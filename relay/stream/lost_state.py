@@ -1,4 +1,4 @@
-"""State of a relay that is missing on Kafka although what it belongs to is there: never taken for a first start."""
+"""Missing state on Kafka although related state exists, which is never mistaken for a first start."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SCHEMAS_LOST = "schemas lost"
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a source has lost. ``signs``: how that shows, in words.
+    """State that a source has lost. ``signs``: how the loss shows, in words.
 
-    ``offsets``: by topic of its changes, how many offsets were used there. Nothing is published before the loss is
-    accepted, so they tell one loss from the next. ``shards``: the keys of checkpoints that are lost, and whose
-    watermarks are not.
+    ``offsets``: how many offsets were used in each topic of its changes. Nothing is published before the loss is
+    accepted, so these numbers distinguish two losses. ``shards``: the keys of lost checkpoints whose watermarks still
+    exist.
     """
 
     signs: Sequence[str]
@@ -56,8 +56,8 @@ class LostState:
         self._config = config
 
     def require_checkpoints(self, view: CheckpointView, sources: Sequence[Source], patience: float) -> None:
-        """Read ``view`` to its end, and refuse sources that have lost checkpoints: they would skip changes, or publish
-        some again.
+        """Read ``view`` to its end, and refuse sources that have lost checkpoints: changes would be skipped or
+        published twice.
 
         ``patience``: seconds without progress. Raises ``Unavailable``.
         """
@@ -77,23 +77,23 @@ class LostState:
         if lost:
             raise Unavailable(  # I1, I3
                 f"checkpoints are lost: topic {view.topic} has {'; and '.join(lost.values())}. "
-                "Nothing was read: changes would be skipped, or published again. Restore the topic; or accept the loss "
+                "Nothing was read: changes would be skipped or published twice. Restore the topic; or accept the loss "
                 "with `relay reset CONFIG --lost-state`, which begins where `start` says, or with `relay reset CONFIG "
                 f"{next(iter(lost))} --to ...`: both publish a gap, so that consumers know; or set another `name`, "
                 "whose topics are empty"
             )
 
     def lost(self, view: CommittedRecords, sources: Iterable[Source]) -> dict[str, Loss]:
-        """Return, by name, the sources that were relayed before and have lost their plan, or checkpoints of shards.
+        """Return, by name, the sources that were relayed before and have lost their plan or checkpoints of shards.
 
-        The plan is committed before all else, and a checkpoint is removed with its watermark. Records of a topic are
-        not a sign if another source, which has a plan, publishes a table to the same topic.
+        The plan is committed before anything else, and a checkpoint is removed with its watermark. Records on a topic
+        prove nothing if another source, which has a plan, publishes to the same topic.
         """
         return self._lost(view, sources, self._watermarked())
 
     def _watermarked(self) -> Mapping[str, list[list[str]]]:
-        """Return, by source, the stream of each watermark that there is, and the shard, if it is of one."""
-        # Past transactions that are open: one may remove the watermark of a shard whose checkpoint is gone already.
+        """Return, by source, the stream of each watermark, and its shard if it has one."""
+        # Waits for open transactions: one may remove the watermark of a shard whose checkpoint is already gone.
         topic = self._config.internal("watermarks")
         records = read_all_committed(self._admin, self._config, topic, isolation=IsolationLevel.READ_UNCOMMITTED)
         last = {record.key() or OVERALL: record.value() is not None for record in records}
@@ -126,23 +126,20 @@ class LostState:
         return found
 
     def require_schemas(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> None:
-        """Refuse tables whose schemas are lost: nobody could decode what was published with an earlier schema.
-
-        Call it before schemas of ``tables`` are registered. Raises ``Unavailable``.
-        """
+        """Refuse tables whose schemas are lost, before schemas are registered. Raises ``Unavailable``."""
         if lost := self.without_schema(schemas, tables):
             signs = [f"topic {topic} has had records" for loss in lost.values() for topic in loss.offsets]
             raise Unavailable(  # I1
-                f"schemas are lost: {schemas.place} has none of source {', '.join(lost)}, but {_joined(signs)}, which "
-                "cannot be decoded without them. Nothing was read. Restore the schemas; or accept the loss with "
+                f"schemas are lost: {schemas.place} has no schema of source {', '.join(lost)}, but {_joined(signs)}, "
+                "which cannot be decoded without them. Nothing was read. Restore the schemas; or accept the loss with "
                 "`relay reset CONFIG --lost-state`, which publishes the tables' present schemas, and a gap, so that "
                 "consumers know; or set another `name`, whose topics are empty"
             )
 
     def without_schema(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> dict[str, Loss]:
-        """Return, by source, what is on the topics of ``tables`` that have no known schema.
+        """Return, by source, signs of records on the topics of those ``tables`` that have no known schema.
 
-        A table that was never relayed may have the topic of one that was.
+        The topic of a table that was never relayed may have belonged to a table that was.
         """
         unknown = self._lacking(schemas, tables)
         used = self._offsets(self._config.topic(each.table) for each in unknown)
@@ -150,9 +147,7 @@ class LostState:
             return {}
         unknown = self._lacking(schemas, unknown)  # another worker may have registered them since
         settings = KafkaSettings.from_config(self._config)
-        view = read_checkpoints(settings.client, settings.checkpoints)
-        view.close()
-        planned = _planned(view)
+        planned = _planned(read_checkpoints(settings.client, settings.checkpoints))
         shared = {self._config.topic(table) for _, table in planned}
         found: dict[str, Loss] = {}
         for each in unknown:
@@ -167,7 +162,7 @@ class LostState:
         return [each for each, is_lacking in zip(tables, schemas.lacks(wanted), strict=True) if is_lacking]
 
     def _offsets(self, names: Iterable[str]) -> dict[str, int]:
-        """Return how many offsets were used in each topic that has had records, even if they were removed since."""
+        """Return the number of offsets used in each topic that has had records, even if they were removed since."""
         there = topics.list_topics(self._admin, self._config)
         wanted = sorted({name for name in names if name in there})
         partitions = [(name, number) for name in wanted for number in there[name].partitions]

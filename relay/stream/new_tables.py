@@ -1,6 +1,6 @@
-"""Tables that the plan of a stream lacks: they appeared since it was made. Any worker may be the first to meet one.
+"""Tables that a stream's plan lacks, because they appeared after it was made. Any worker may find one first.
 
-The checkpoints that cover its changes announce it, until the worker that keeps the plan has added it.
+The checkpoints that cover the changes of such a table announce it, until the worker that keeps the plan has added it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,34 +12,34 @@ from relay.source import Source
 from relay.stream.planning import key_of
 from relay.table import TableSchema
 
-_MOST_NAMED = 500  # in a checkpoint, or it would not fit into a record
+_MOST_NAMED = 500  # tables in one checkpoint, whose record would otherwise become too large
 
 
 class NewTables:
-    """The new tables of one stream. Used by the worker's thread."""
+    """Used by the worker's thread."""
 
     def __init__(self, source: Source, committed: CommittedStream) -> None:
         self._source = source
         self._committed = committed
-        # Tables that may be missing from the plan, and the ones among them that pages had changes of.
+        # Tables that may be missing from the plan, and those among them whose changes pages had.
         self._new: dict[str, TableSchema] = {}
         self._met: dict[str, TableSchema] = {}
-        # The plan when `take_added` was called last.
+        # The plan at the last call of `take_added`.
         self._last_plan: Plan | None = None
 
     def begin(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
-        """Begin with a plan that was checked, and the ``tables`` of the source, which it may lack."""
+        """Begin with a checked plan, and the source's ``tables``, which the plan may lack."""
         self._last_plan = plan
         self._new |= {table.table: table for table in tables}
 
     def meet(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
-        """Note which of ``tables``, which a page has changes of, ``plan`` lacks."""
+        """Note which of ``tables``, whose changes a page has, ``plan`` lacks."""
         met = {table.table: table for table in tables if table.table not in plan.keys}
         self._new |= met
         self._met |= met
 
     def added(self) -> Plan | None:
-        """Return the plan with the tables that it lacks, or None if it has them all, or its source can get none."""
+        """Return the plan with the tables that it lacks; None if it lacks none, or if its source cannot get any."""
         if (plan := self._committed.plan) is None or not self._source.has_journals:
             return None
         # Kept until the plan shows them: the transaction that adds them may be aborted.
@@ -47,7 +47,7 @@ class NewTables:
         return _with(plan, {**_unplanned(self._new.values()), **self._announced()})
 
     def take_added(self) -> list[str]:
-        """Return the tables that the plan has got since the last call, from whichever worker met them."""
+        """Return the tables that were added to the plan since the last call, whichever worker found them."""
         before, plan = self._last_plan, self._committed.plan
         self._last_plan = plan
         if before is None or plan is None or before is plan:
@@ -55,7 +55,7 @@ class NewTables:
         return [table for table in plan.keys if table not in before.keys]
 
     def known_in(self, plan: Plan) -> Plan:
-        """Return ``plan`` with the tables that the committed checkpoints say it lacks."""
+        """Return ``plan`` with the tables that, by the committed checkpoints, it lacks."""
         return _with(plan, self._announced()) or plan
 
     def unplanned(self) -> Mapping[str, UnplannedTable]:

@@ -1,4 +1,4 @@
-"""Which shards of a stream this worker opens and closes, and what is written about shards that it does not read.
+"""Which shards of a stream this worker opens and closes, and the records about shards that it does not read.
 
 Only what is committed and visible in the checkpoints topic counts here (I4).
 """
@@ -13,7 +13,7 @@ from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
 from relay.reading.set_aside import SetAside
 from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, Start, StreamId, has_ended, position_text
-from relay.source import Opening, Page, ReadResult, ShardReader, Source
+from relay.source import LastPage, Opening, Page, PageCounts, ReadResult, ShardReader, Source
 from relay.stream.progress import read_until
 from relay.stream.pruning import unpruned
 from relay.stream.shard_checkpoints import ShardCheckpoints
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 
 class OpenShards:
-    """Used by the worker's thread. ``latest``: the checkpoints of the open ones, ahead of the committed ones.
+    """The open shards of a stream, for the worker's thread. ``latest``: their checkpoints, ahead of the committed ones.
 
-    ``is_awaited``: somebody waits until they are read to their heads.
+    ``is_awaited``: whether somebody waits until they are read to their heads.
     """
 
     def __init__(
@@ -32,26 +32,26 @@ class OpenShards:
     ) -> None:
         self.source = source
         self._set_aside = set_aside
-        # By name, finished ones whose last checkpoint is not visible yet included.
+        # By name, including finished shards whose last checkpoint is not visible yet.
         self.open: dict[str, OpenShard] = {}
         self.latest = latest
         self._readers = readers
         self._is_awaited = is_awaited
         self._committed = latest.committed
         self._lineage = latest.lineage
-        # `CommittedStream.endings` when ended shards were last closed.
+        # The value of `CommittedStream.endings` when ended shards were last closed.
         self._endings = 0
-        # The state in which everything ready was opened.
+        # The state in which every ready shard was opened.
         self._opened_in: tuple[int, int, frozenset[int], frozenset[bytes]] | None = None
 
     def first_checkpoints(self, owned: set[int]) -> dict[bytes, ShardCheckpoint]:
-        """Return checkpoints for listed shards of the partitions ``owned`` that have none yet."""
+        """Return checkpoints for listed shards in the partitions ``owned`` that have none yet."""
         if (plan := self._committed.plan) is None:
             return {}
         passed, checkpoints = plan.passed, self._committed.checkpoints
         return {
             key: self.latest.new(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
-            # Another worker may have pruned some since they were listed.
+            # Another worker may have pruned some of them since they were listed.
             for shard in unpruned(self._lineage.listed.values(), checkpoints, plan, self.source.clock())
             if shard.id not in checkpoints
             and not self.latest.has_begun(shard.id)
@@ -59,7 +59,7 @@ class OpenShards:
         }
 
     def open_ready(self, owned: set[int]) -> None:
-        """Open every shard of ``owned`` that may be read: after the fence, and after its parents (I2)."""
+        """Open every shard of ``owned`` that may be read: past the fence, and with finished parents (I2)."""
         plan, waiting = self._committed.plan, self._set_aside.waiting()
         state = (self._committed.endings, self._lineage.listings, frozenset(owned), waiting)
         if plan is None or state == self._opened_in:
@@ -106,16 +106,18 @@ class OpenShards:
                 self._close(name)
 
     def put_aside(self, shard: str) -> None:
-        """Close a shard that is to be opened again."""
+        """Close a shard that will be opened again."""
         self._opened_in = None
         self._close(shard)
 
     def close_ended(self) -> bool:
-        """Close the shards whose end is committed and visible. Return whether any shard has ended, of any worker."""
+        """Close shards whose end is committed and visible. Return whether any shard, of any worker, has ended."""
         if self._endings == (endings := self._committed.endings):
             return False
         self._endings = endings
         for shard in [shard for shard in self.open if has_ended(self._committed.checkpoints, shard)]:
+            said = "source %s: shard %s was read to its end; its children follow"
+            log.info(said, self._committed.stream.source, shard, extra={"event": "reshard"})
             self._close(shard)
         return True
 
@@ -125,39 +127,39 @@ class OpenShards:
         self.latest.close(shard)
 
     def gone(self, owned: set[int]) -> dict[bytes, tuple[ShardCheckpoint, Gap]]:
-        """Return, by checkpoint key, the shards of ``owned`` that the source lost before they were read to the end."""
+        """Return, by checkpoint key, the shards of ``owned`` that the source dropped before they were fully read."""
         if self._committed.plan is None:
             return {}
         return {
             key: self._give_up(shard)
             for shard in self._lineage.lost()
-            # Not one that this worker read to its end while the view does not show it yet.
+            # Except shards that this worker read to the end but whose end the view does not show yet.
             if not self.latest.has_ended(shard)
             and not self._may_be_read(shard)
             and partition_of(key := self._lineage.stream.shard_key(shard)) in owned
         }
 
     def _may_be_read(self, shard: str) -> bool:
-        """Whether a shard that listings lack may be there nevertheless: no read of it has said that it is unknown."""
+        """Whether a shard that listings lack may still exist, because no read of it has called it unknown."""
         if shard in self.open:
             return not self.open[shard].is_unknown  # I1
         return self._lineage.is_asked_for(shard)
 
     def _give_up(self, shard: str) -> tuple[ShardCheckpoint, Gap]:
         last = self.latest.gone(shard)
-        self._close(shard)  # pages that are read and not published are part of the gap
+        self._close(shard)  # pages that were read but not published are part of the gap
         return last
 
 
 def start_of_late(plan: Plan, children: Iterable[str]) -> Start | None:
-    """Return the time from which the changes of a late shard count; None if all do. ``children``: that were begun."""
+    """Return the time from which changes of a late shard count; None if all do. ``children``: those already begun."""
     return next((start for child in children if "since" in (start := plan.shards.get(child, {}))), None)
 
 
 class LateShard:
-    """Reads by its ``reader`` a shard that no listing had before its children were begun.
+    """Reads a shard, through ``reader``, that no listing showed before its children were begun.
 
-    What it has would come after their changes (I2). If it has changes, they are a gap, otherwise it does not matter.
+    Its changes would come after its children's (I2). If it has changes, they become a gap; otherwise nothing is lost.
     """
 
     def __init__(self, reader: ShardReader, stream: StreamId, *, clock: Callable[[], float]) -> None:
@@ -171,10 +173,11 @@ class LateShard:
         self._reader.close()
 
     def read(self) -> ReadResult:
-        """Return the next page, or the gap. Raises what the reader does."""
+        """Return the next page, or the gap. Raises as the reader does."""
         result = self._reader.read()
         if not isinstance(result, Page) or not result.has_content:
             return result
         stream = self._stream
         gap = Gap(stream.source, stream.label, self.shard.id, "shard lost", None, None, self._clock())
-        return replace(result, changes=(), token=None, position=None, size=0, gap=gap, finished=True)  # I9
+        counts = PageCounts(result.counts.records)
+        return replace(result, changes=(), token=None, position=None, counts=counts, gap=gap, end=LastPage())  # I9

@@ -18,23 +18,23 @@ from relay.table import TableSchema
 
 
 class Planning:
-    """Makes and checks the plans of one source. ``stream`` is always the one that is being read."""
+    """Makes and checks the plans of one source. ``stream`` is always the stream that is being read."""
 
     def __init__(self, source: Source, view: CommittedRecords) -> None:
         self.source = source
         self.view = view
         self.clock = source.clock
         self._making: SlowCall[tuple[Plan, Gap | None]] | None = None
-        # Whether the config has been reloaded since that began.
+        # Whether the config was reloaded since the present plan was begun.
         self._is_outdated = False
-        # Since when this worker has to make a plan.
+        # Since when this worker has had to make a plan.
         self.wanted_at: float | None = None
 
     def before(self, stream: StreamId) -> CommittedStream | None:
         return self.view.newest(self.source.name, but=stream)
 
     def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:
-        """Return the plan of a stream that is read for the first time, and a gap if its start names lost shards (I9).
+        """Return the plan for the first reading of a stream, and a gap if its start names lost shards (I9).
 
         Raises ``ConfigError`` if the configured start belongs to another stream, ``Unavailable``.
         """
@@ -50,7 +50,7 @@ class Planning:
         return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=hashed), gap
 
     def again(self, committed: CommittedStream, requested: str) -> tuple[Plan, Gap]:
-        """Return a new plan of a stream that had one before, and the gap with what it skips (I9).
+        """Return a new plan for a stream that had one before, and a gap that tells what it skips (I9).
 
         ``requested``: the ``start`` of the config, which may differ from this source's. Raises what ``first`` does.
         """
@@ -59,7 +59,7 @@ class Planning:
         self._check_source(before)
         begin = self.source.starting_points(self.source.shards())
         now = begin.decided_at
-        # The time of the plan distinguishes two resets without a read between them.
+        # The time of the plan distinguishes two resets without a read in between.
         unfinished = {shard: each.position for shard, each in checkpoints.items() if not each.state.ended}
         left = {"planned_at": before.planned_at, "shards": unfinished}
         to: dict[str, Any] = {"start": self.source.start, "planned_at": now}
@@ -73,7 +73,7 @@ class Planning:
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
     def after_loss(self, stream: StreamId, requested: str, loss: Loss) -> tuple[Plan, Gap]:
-        """Return a new plan for a stream whose plan is lost, and the gap that says so (I9). Parameters: see `again`."""
+        """Return a new plan for a stream whose plan is lost, and its gap (I9). Parameters: see `again`."""
         plan, expired = self.first(stream)
         to: dict[str, Any] = {"start": self.source.start, "planned_at": plan.planned_at}
         if expired is not None:
@@ -83,7 +83,7 @@ class Planning:
 
     @property
     def is_making(self) -> bool:
-        """Whether a plan is being made, or is made and was not taken yet."""
+        """Whether a plan is being made, or is ready but was not taken yet."""
         return self._making is not None
 
     @property
@@ -92,15 +92,19 @@ class Planning:
         return self._making is not None and not self._making.done()
 
     def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
-        """Return the plan of ``stream``, and the gap before it if it has one, or None while it is being made.
+        """Return the plan of ``stream`` and the gap before it, if any; None while the plan is being made.
 
-        Only the owner of the source's own key calls it. Raises what `first` does, and ``ConfigError`` if the key of the
-        table has changed.
+        Only the owner of the source's key calls this. Raises as `first` does, and ``ConfigError`` if the table's key
+        has changed.
         """
         if self.wanted_at is None:
             self.wanted_at = self.clock()
         if self._making is None:
-            self._making = SlowCall(f"plan-{self.source.name}", self._maker(stream))
+            before = self.before(stream)  # here: the call asks the source in another thread, and must not use the view
+            make: Callable[[], tuple[Plan, Gap | None]] = partial(self.first, stream)
+            if before is not None and before.plan is not None:
+                make = partial(self._successor, stream, before.stream.label, before.plan, floor=before.floor)
+            self._making = SlowCall(f"plan-{self.source.name}", make)
         if not self._making.done():
             return None
         made, self._making = self._making, None
@@ -110,29 +114,16 @@ class Planning:
         return made.result()
 
     def reloaded(self) -> None:
-        """The config was read again: a plan that is being made may be of shards that it no longer has."""
+        """Note that the config was read again: a plan in the making may name shards that the config no longer has."""
         self._is_outdated = self.is_making
 
     def drop(self) -> None:
-        """Forget a plan that is being made: it is there, or another worker makes it now."""
+        """Forget a plan in the making: it is no longer needed, or another worker makes it now."""
         self._making = self.wanted_at = None
         self._is_outdated = False
 
-    def _maker(self, stream: StreamId) -> Callable[[], tuple[Plan, Gap | None]]:
-        """Return what makes the plan of ``stream``.
-
-        It asks the source, and is called in another thread: what it needs of the view it has already.
-        """
-        before = self.before(stream)
-        if before is None or before.plan is None:
-            return partial(self.first, stream)
-        return partial(self._successor, stream, before.stream.label, before.plan, floor=before.floor)
-
     def _successor(self, stream: StreamId, label: str, before: Plan, *, floor: int) -> tuple[Plan, Gap]:
-        """Return the plan of a stream that replaces the one called ``label``, and the gap between them (I9).
-
-        The new stream is read from its horizon.
-        """
+        """Return the plan of a stream, from its horizon, that replaces ``label``, and the gap between them (I9)."""
         self._check_keys(before)
         now = self.clock()
         gap = Gap(self.source.name, stream.label, None, "new stream", {"stream": label}, {"stream": stream.label}, now)
@@ -155,8 +146,8 @@ class Planning:
         name = self.source.name
         if plan.config_hash != self.source.config_hash():
             raise ConfigError(
-                f"source {name}: its checkpoints belong to another stream than the one in the config. Give the other "
-                "table a source with another name"
+                f"source {name}: its checkpoints belong to a stream other than the one in the config. To read the "
+                "other table, add a source with another name"
             )
         self._check_keys(plan)
 
@@ -164,7 +155,7 @@ class Planning:
         return {table.table: key_of(table) for table in self.source.tables()}
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
-        """Refuse ``tables`` whose key differs from the key of earlier changes (I2). Raises ``RelayError``."""
+        """Refuse ``tables`` whose key differs from that of earlier changes (I2). Raises ``RelayError``."""
         for table in tables:
             planned = plan.keys.get(table.table)
             if planned is None:
@@ -177,7 +168,7 @@ class Planning:
                     f"by {', '.join(keys[: table.hash_columns])}), but its published changes are keyed by "
                     f"{', '.join(before)} (partitioned by {', '.join(before[:hashed])}): they would move to other "
                     f"partitions. Set `key: {{{table.table}: [...]}}` to the previous columns, or remove the table "
-                    "from `tables` and read it with a source of another name"
+                    "from `tables` and read it with a source that has another name"
                 )
 
     def _check_keys(self, plan: Plan) -> None:
@@ -187,7 +178,8 @@ class Planning:
         elif plan.keys != (keys := self._keys()):
             raise ConfigError(
                 f"source {self.source.name}: the key columns are {keys}, but its published changes are keyed by "
-                f"{plan.keys}: they would move to other partitions. Give the new table a source with another name"
+                f"{plan.keys}: they would move to other partitions. To read the new table, add a source with another "
+                "name"
             )
 
 

@@ -1,4 +1,4 @@
-"""How far a stream is published, according to the committed checkpoints of all its shards."""
+"""How far a stream is published, by the committed checkpoints of all its shards."""
 
 import math
 import time
@@ -9,15 +9,15 @@ from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, Sh
 
 _RECENT = 0.1  # seconds
 _SHARE = 50
-"""A computation may take one part in this many of the time between two: it takes longer with more shards."""
+"""A computation may take one part in this many of the time between two: with more shards it takes longer."""
 _RETENTION = PRUNE_AFTER / 2
 _STATEMENT = 30.0
-"""Seconds that a statement of an SQL source may run: its transaction has the time when it began."""
+"""Seconds that a statement of an SQL source may run: its transaction is dated by its beginning."""
 _PROMPT = 600.0  # seconds after the end of its parents within which reading a shard counts as immediate
 
 
 class CommittedProgress:
-    """What the committed checkpoints of one stream say, computed only where they changed. Used by the worker's thread.
+    """The progress of one stream by its committed checkpoints, cached. Used by the worker's thread.
 
     ``clock``: seconds that never go back.
     """
@@ -40,9 +40,9 @@ class CommittedProgress:
         return self._gaps
 
     def resume_timestamp(self) -> int:
-        """Return a `resume_timestamp` that is a tenth of a second old at most, or more with very many shards.
+        """Return a `resume_timestamp` at most a tenth of a second old, or older with very many shards.
 
-        Other workers commit all the time.
+        It needs a limit because other workers commit all the time.
         """
         now = self.clock()
         if now >= self._due and self._of_version != (version := self._committed.version):
@@ -52,7 +52,7 @@ class CommittedProgress:
         return self._resume
 
     def low_watermark(self, lineage: Lineage) -> float | None:
-        """Return a `low_watermark` as recent as that. It never goes back, so an older one is true, too."""
+        """Return an equally recent `low_watermark`. It never goes back, so an older value stays true."""
         now = self.clock()
         if now >= self._low_due:
             self._low = low_watermark(self._committed.checkpoints, lineage)
@@ -60,7 +60,7 @@ class CommittedProgress:
         return self._low
 
     def _next(self, begun: float) -> float:
-        """Return when to compute again what was computed since ``begun``."""
+        """Return when to repeat a computation that started at ``begun``."""
         return begun + max(_RECENT, _SHARE * (self.clock() - begun))
 
 
@@ -81,7 +81,7 @@ def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Shar
     """Return the same for a shard that was planned together with its parents and is read after them.
 
     Its records continue where theirs ended. Only records that expired after its parents were read count as missed:
-    the ones that expired before, while a backlog was read, were at the horizon already when the relay started.
+    those that expired before, while a backlog was read, were already near expiry when the relay started.
     """
     since: float = start.get("since", 0.0)
     if not parents or not (since or start.get("type") == "trim_horizon"):
@@ -93,8 +93,8 @@ def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Shar
 def resume_timestamp(checkpoints: Mapping[str, ShardCheckpoint]) -> int:
     """Return where a restart would have to begin, in seconds: the least progress of the unfinished shards.
 
-    A shard that has not been read yet begins at the progress of its parents. 0 if that is not known either. A
-    transaction may be committed up to half a minute after the time that it carries, which also counts for the restart.
+    A shard that has not been read yet begins at the progress of its parents. 0 if that is unknown, too. A transaction
+    may be committed up to half a minute after its own time, so the restart begins that much earlier.
     """
     unfinished = [
         _progress_of_parents(c, checkpoints)
@@ -108,10 +108,10 @@ def resume_timestamp(checkpoints: Mapping[str, ShardCheckpoint]) -> int:
 
 
 def low_watermark(checkpoints: Mapping[str, ShardCheckpoint], lineage: Lineage) -> float | None:
-    """Return the seconds before which every change of the stream is on the topic, or None while that is not known.
+    """Return the seconds before which every change of the stream is on the topic, or None if unknown.
 
-    Unlike ``resume_timestamp`` it counts shards that have no checkpoint yet, and the children of an ended shard that
-    are not listed yet: it never goes back because they appear.
+    Unlike ``resume_timestamp``, it counts shards without a checkpoint, and children of an ended shard that are not
+    listed yet, so it does not go back when they appear.
     """
     if not lineage.listings or not lineage.listed.keys() <= checkpoints.keys():
         return None

@@ -21,10 +21,11 @@ from relay.snapshots.control import proves_read
 def unpruned(
     shards: Iterable[Shard], checkpoints: Mapping[str, ShardCheckpoint], plan: Plan | None = None, now: float = 0.0
 ) -> list[Shard]:
-    """Return the listed ``shards``, except ones that were pruned and are listed again. ``now``: seconds.
+    """Return the listed ``shards`` without those that were pruned. ``now``: seconds.
 
     A child is read only after its parents have ended (I2). So the parent of a shard that is being read has ended, and
-    if it has no record, that was pruned. But soon after the ``plan`` nothing was: then no listing had it before.
+    if it has no record, the record was pruned. Soon after the ``plan`` nothing is pruned: then no listing showed it
+    before.
     """
     read = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint.state is not ShardState.PLANNED}
     ended = {parent for checkpoint in read.values() for parent in checkpoint.parents}
@@ -34,7 +35,7 @@ def unpruned(
 
 
 def _begins_anew(plan: Plan, shard: str) -> bool:
-    """Whether nothing that comes before ``shard`` was read when the plan was made."""
+    """Whether nothing that precedes ``shard`` was read when the plan was made."""
     start = plan.shards.get(shard, {})
     return start.get("type") == "trim_horizon" or "since" in start
 
@@ -42,7 +43,7 @@ def _begins_anew(plan: Plan, shard: str) -> bool:
 def replaced(view: CommittedRecords, current: StreamId, now: float) -> Iterator[bytes]:
     """Yield the keys of all records of streams that were replaced and ended long ago.
 
-    The newest plan stays, whichever stream it is of: it says which stream is read, even if a listing of streams lags.
+    The newest plan stays, whatever its stream: it says which stream is read, even if a listing of streams lags.
     """
     newest = view.newest(current.source)
     label = current.label if newest is None else min(newest.stream.label, current.label)
@@ -64,6 +65,6 @@ def _expired(view: CommittedRecords, of: CommittedStream, now: float) -> Iterato
 
 
 def _is_only_proof(view: CommittedRecords, of: CommittedStream) -> bool:
-    """Whether a stream, and no newer one, proves that the source has had its initial snapshot."""
+    """Whether only this stream, and no newer one, proves that the source has had its initial snapshot."""
     newer = [each for each in view.planned(of.stream.source) if each.stream.label > of.stream.label]
     return [each for each in (of, *newer) if proves_read(each.control)] == [of]

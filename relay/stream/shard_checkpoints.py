@@ -1,7 +1,4 @@
-"""The checkpoints of the shards that are open in this worker: what each page changes in them.
-
-They are ahead of the view, which shows only what is committed.
-"""
+"""The checkpoints of the shards open in this worker, ahead of the committed ones, and how each page changes them."""
 
 import logging
 from collections.abc import Mapping
@@ -21,7 +18,7 @@ from relay.records import (
 from relay.snapshots.emptied_tables import forget_before, noted
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Page, Source
-from relay.stream.journals import record_of
+from relay.stream.journals import check_participants
 from relay.stream.new_tables import NewTables
 
 log = logging.getLogger(__name__)
@@ -31,7 +28,7 @@ IDLE_CHECKPOINT = 10.0
 
 
 class ShardCheckpoints:
-    """Used by the worker's thread. ``snapshots``: those beside the stream, or None if it can have none."""
+    """The newest checkpoints, for the worker's thread. ``snapshots``: those beside the stream, or None."""
 
     def __init__(
         self, source: Source, lineage: Lineage, new_tables: NewTables, snapshots: Snapshots | None = None
@@ -48,7 +45,7 @@ class ShardCheckpoints:
         self.reported_gaps: set[str] = set()
 
     def has_begun(self, shard: str) -> bool:
-        """Whether this worker has published a page of ``shard``, or is about to: its checkpoint is not the first."""
+        """Whether this worker has published, or is about to publish, a page of ``shard``."""
         latest = self._latest.get(shard)
         return latest is not None and latest.state is not ShardState.PLANNED
 
@@ -63,7 +60,7 @@ class ShardCheckpoints:
         return has_ended(self._latest, shard)
 
     def covering(self, page: Page) -> ShardCheckpoint | None:
-        """Return the checkpoint that covers ``page``, or None if that is not worth a record yet."""
+        """Return the checkpoint that covers ``page``, or None if a record is not worth its cost yet."""
         shard = page.shard
         before = self._latest[shard.id]
         now = self.clock()
@@ -74,7 +71,8 @@ class ShardCheckpoints:
             or before.state is ShardState.PLANNED
             # By the clock, so that all idle shards share transactions.
             or now // IDLE_CHECKPOINT != before.updated_at // IDLE_CHECKPOINT
-            or (before.reached or 0.0) < self._awaited <= (page.reached or 0.0)
+            # A snapshot cannot end before.
+            or (before.reached or 0.0) < (self._snapshots.awaited if self._snapshots else 0.0) <= (page.reached or 0.0)
         ):
             return None
         after = self.new(
@@ -83,13 +81,13 @@ class ShardCheckpoints:
             position=page.position,
             token=page.token or before.token,
             gap=page.gap.id if page.gap else before.gap,
-            # An empty page may claim less than the change before it.
+            # An empty page may report less progress than the change before it.
             progress=_later(page.progress, before.progress),
             journal=self._journal(page),
             reached=_later(page.reached, before.reached),
             emptied=self._emptied(page, before),
             unplanned=self.new_tables.unplanned(),
-            quiet_at=before.quiet_at if self._has_journals or page.full or page.records else page.begun,
+            quiet_at=before.quiet_at if self._has_journals or page.pause == 0.0 or page.counts.records else page.begun,
         )
         self._latest[shard.id] = after
         if page.gap is not None:
@@ -97,10 +95,10 @@ class ShardCheckpoints:
         return after
 
     def before_gap(self, page: Page) -> ShardCheckpoint | None:
-        """Return the checkpoint to commit before the gap of ``page`` is reported, or None if it is committed already.
+        """Return the checkpoint to commit before the gap of ``page`` is reported, or None if it is already committed.
 
-        The pages before the gap may have left no checkpoint, and where a gap begins is part of its id: after a restart
-        it has to be the same.
+        The pages before the gap may have left no checkpoint. A gap's id contains its beginning, which has to be the
+        same after a restart.
         """
         before = self._latest[page.shard.id]
         if not self._has_journals or page.gap is None or page.gap.begin in (None, before.position):
@@ -114,7 +112,7 @@ class ShardCheckpoints:
     def gone(self, shard: str) -> tuple[ShardCheckpoint, Gap]:
         """Return the last checkpoint of a shard that the source no longer has, and its gap (I9)."""
         now, stream = self.clock(), self.lineage.stream
-        # The checkpoint of this worker is newer than the committed one.
+        # This worker's checkpoint is newer than the committed one.
         before = self._latest.get(shard) or self.committed.checkpoints.get(shard)
         before = before or self.new(self.lineage.listed.get(shard, Shard(shard)))
         begin = before.position
@@ -123,13 +121,8 @@ class ShardCheckpoints:
         gap = Gap(stream.source, stream.label, shard, "shard lost", begin, None, now)
         return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
 
-    @property
-    def _awaited(self) -> float:
-        """Up to when shards have to be published before a snapshot can end, in seconds."""
-        return self._snapshots.awaited if self._snapshots is not None else 0.0
-
     def _emptied(self, page: Page, before: ShardCheckpoint) -> Mapping[str, float]:
-        """Return when tables were last emptied, including ``page``'s, as long as a snapshot may ask for it."""
+        """Return when tables were last emptied, including those in ``page``, while a snapshot may need it."""
         if not self._has_journals:
             return before.emptied
         now = self.clock()
@@ -140,18 +133,18 @@ class ShardCheckpoints:
         plan, stream = self.committed.plan, self.lineage.stream
         if page.journal is None or plan is None:
             return None
-        record = record_of(page.journal, page.shard, plan, self.committed.checkpoints)
+        check_participants(page.journal, page.shard, plan, self.committed.checkpoints)
         log.info(
             "source %s: shard %s ended with journal %s and continues as %s",
             stream.source,
             page.shard.id,
-            record.id,
-            ", ".join(record.targets),
+            page.journal.id,
+            ", ".join(page.journal.targets),
         )
-        return record
+        return page.journal
 
     def new(self, shard: Shard, state: ShardState = ShardState.PLANNED, **fields: Any) -> ShardCheckpoint:
-        """Return a checkpoint of ``shard`` with ``fields``; all others are as in its first one."""
+        """Return a checkpoint of ``shard`` with ``fields``; the other fields are as in its first one."""
         plan = self.committed.plan
         return ShardCheckpoint(
             state=state,

@@ -1,13 +1,13 @@
-"""One source while it is being read: the stream that it is connected to, and what belongs to that.
+"""One source while it is being read: the stream that it is connected to, and all state of that stream.
 
-The worker decides when something is written, and in which transaction. Only what is committed and visible in the
+The worker decides when a record is written, and in which transaction. Only what is committed and visible in the
 checkpoints topic counts here (I4).
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
-from relay.errors import RelayError, fault_of
+from relay.errors import RelayError, Unavailable, fault_of
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
@@ -28,7 +28,6 @@ from relay.source import Page, Source
 from relay.stream import gap_decisions
 from relay.stream.caught_up import CaughtUp
 from relay.stream.discovery import JournaledShards, ListedShards
-from relay.stream.look import Look
 from relay.stream.new_tables import NewTables
 from relay.stream.open_shards import OpenShards
 from relay.stream.planning import Planning
@@ -36,13 +35,14 @@ from relay.stream.progress import CommittedProgress
 from relay.stream.pruning import replaced
 from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.stream.switching import Switching
+from relay.stream.when_to_look import Look
 from relay.table import TableSchema
 
 
 class SourceState:
     """One source, which is connected to ``stream``. Used by the worker's thread.
 
-    ``until_caught_up``: somebody asks whether it is.
+    ``until_caught_up``: whether somebody asks if it is caught up.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SourceState:
         self.planning = Planning(source, view)
         self.switching = Switching(source, self.planning)
         self.look = Look(source.name, view, clock=readers.clock)
-        # A relay that runs for ever never asks it, and keeps nothing for it (I11).
+        # A relay that runs for ever never asks, and keeps nothing for the answer (I11).
         self.caught_up = CaughtUp(source.clock(), has_heads=source.has_journals) if until_caught_up else None
         self._read(stream)
 
@@ -99,21 +99,37 @@ class SourceState:
 
     # ------------------------------------------------------------------ which stream is read, and when it is looked at
 
-    def choose_stream(self) -> None:
-        self._switch_to(self.switching.choose(self.committed))
+    def choose_stream(self, *, is_alone: bool) -> None:
+        """See ``Switching.choose``. Unless it ``is_alone``, a source whose stream is refused waits (I12)."""
+        try:
+            self._switch_to(self.switching.choose(self.committed))
+        except Unavailable as error:
+            if is_alone:
+                raise
+            self.switching.choose_later(error)
+            self._note_unchosen()
 
     def join_planned(self) -> bool:
-        """See ``Switching.join_planned``. Return whether it switches, or is to."""
+        """See ``Switching.join_planned``. Return whether the source switches, or will."""
         if self.planning.is_asking and self.switching.chosen_elsewhere(self.committed) is not None:
             return True  # the source is still being asked
-        return self._switch_to(self.switching.join_planned(self.committed))
+        if self._switch_to(self.switching.join_planned(self.committed)):
+            return True
+        self._note_unchosen()
+        return False
+
+    def _note_unchosen(self) -> None:
+        """Report why no stream could be chosen, also after a rebalance, which clears what is set aside (I12)."""
+        error, noted = self.switching.unchosen, self.set_aside.refusals.get(self.stream.plan_key)
+        if error is not None and (noted is None or str(noted.error) != str(error)):
+            self.set_aside.add(self.stream.plan_key, None, error)
 
     def advance(self) -> bool:
-        """See ``Switching.advance``. Return whether it switches."""
+        """See ``Switching.advance``. Return whether the source switches."""
         return self._switch_to(self.switching.advance(self.committed, self.discovery, self.snapshots))
 
     def _switch_to(self, stream: StreamId | None) -> bool:
-        """Read ``stream``, to which the source is connected, from here on. Return whether it does, or is to."""
+        """Read ``stream``, to which the source is connected, from now on. Return whether it does, or will."""
         if stream is not None:
             self.close_shards()
             if self.caught_up is not None:
@@ -163,9 +179,9 @@ class SourceState:
     # ------------------------------------------------------------------ shards and their pages
 
     def poll_listing(self, owned: set[int]) -> bool:
-        """Keep the listing fresh, without waiting for it. Return whether a new one has arrived.
+        """Keep the listing fresh, without waiting. Return whether a new one has arrived.
 
-        ``owned``: the partitions of this worker. If the listing's record is among them, it lists for the others.
+        ``owned``: this worker's partitions. If they include the listing's record, this worker lists for all.
         """
         self.discovery.is_owner = partition_of(self.stream.listing_key) in owned
         has_arrived = self.discovery.poll()
@@ -179,10 +195,10 @@ class SourceState:
 
     def close_ended_shards(self) -> None:
         if self.shards.close_ended():
-            self.list_soon()  # whichever worker read it, its children may belong to this one
+            self.list_soon()  # whichever worker read it, its children may belong to this worker
 
     def close_shards(self, lost: set[int] | None = None) -> None:
-        """Close what is open of ``lost`` partitions, or everything."""
+        """Close what is open in the ``lost`` partitions, or everything."""
         self.look.soon()
         self.shards.close(lost)
         if self.snapshots is not None:
@@ -201,10 +217,7 @@ class SourceState:
         self.look.soon()
 
     def try_again(self) -> None:
-        """Let what was set aside be tried again in time, and a shard that listings lack be listed for.
-
-        A segment of a snapshot that is over, or stopped, is not read again.
-        """
+        """Retry what is due, except segments that are no longer read, and list again for a shard that listings lack."""
         current = self.snapshots.to_read if self.snapshots is not None else ()
         for key, each in self.set_aside.refusals.items():
             if each.name is not None and key == self.stream.segment_key(each.name) and each.name not in current:
@@ -215,7 +228,7 @@ class SourceState:
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why no plan can be made of the stream, unless that waits for a decision about a gap."""
+        """Why no plan can be made for the stream, unless the plan waits for a decision about a gap."""
         found = self.set_aside.refusals.get(self.stream.plan_key)
         return None if found is None or isinstance(found.error, GapPending) else found
 
@@ -237,18 +250,17 @@ class SourceState:
         return self.shards.latest.before_gap(page)
 
     def confirm(self, page: Page) -> None:
-        """``page`` is committed: note how far it shows its shard to be caught up."""
+        """Note how far ``page``, which is committed, shows its shard to be caught up."""
         if self.caught_up is not None:
             self.caught_up.note(page)
 
     # ------------------------------------------------------------------ gaps, and how far the stream is complete
 
     def gaps(self) -> Set[str]:
-        """Return the ids of the known gaps of this stream, the one it began with included."""
+        """Return the ids of the known gaps of this stream, including the one it began with."""
         return self._own_gaps() | self._inherited_gaps()
 
     def gaps_to_repair(self) -> Set[str]:
-        """Return the ids of the gaps that a snapshot has to repair."""
         own = self._own_gaps()
         if self.source.on_gap != "resnapshot":
             own &= self.committed.decided_repairs
@@ -259,12 +271,12 @@ class SourceState:
         return self._progress.gaps() | self.shards.latest.reported_gaps | before
 
     def _inherited_gaps(self) -> Set[str]:
-        """Return the ids of the gaps that a snapshot of the stream before this one was to repair and has not finished.
+        """Return the ids of gaps that the previous stream's snapshot was to repair but has not.
 
-        Waiting for it could take longer than this stream keeps its records (I1).
+        Waiting for that snapshot could take longer than this stream keeps its records (I1).
         """
         before = self.planning.before(self.stream)
-        # The newest other stream follows this one if another worker has switched to it already.
+        # The newest other stream is this one's successor if another worker has already switched to it.
         if before is None or before.stream.label > self.stream.label:
             return set()
         return unfinished_repairs(before)
@@ -286,7 +298,7 @@ class SourceState:
         return self._progress.low_watermark(self.lineage) if self.plan is not None else None
 
     def is_caught_up(self) -> bool:
-        """Whether every shard is published and committed up to the start of the command. False unless that is asked."""
+        """Whether every shard is published and committed up to the start of the command. False unless somebody asks."""
         checkpoints = self.committed.checkpoints
         if self.discovery.successor is not None or not self._is_snapshot_settled():
             return False
@@ -298,9 +310,9 @@ class SourceState:
         return self._is_read(self.lineage.listed)
 
     def is_stuck(self, owned: Set[int]) -> bool:
-        """Whether nothing is left here that this worker, which owns ``owned``, can read: only what is set aside.
+        """Whether this worker, which owns ``owned``, can read nothing more here: only what is set aside is left.
 
-        What comes after other shards does not count: their owners may wait for this worker, too.
+        Shards that follow other shards do not count: their owners may be waiting for this worker.
         """
         checkpoints, lineage = self.committed.checkpoints, self.lineage
         if self.plan is None:
@@ -317,7 +329,7 @@ class SourceState:
             name in reached or not (has_ended(checkpoints, name) or lineage.is_gone(name))
             for name in self._owned(owned, lineage.absent)
         ):
-            return False  # it is read, or found to be gone
+            return False  # it will be read, or found to be gone
         return self._is_read(
             name for name in self._owned(owned, lineage.listed) if name in reached or has_ended(checkpoints, name)
         )
@@ -334,7 +346,7 @@ class SourceState:
             return True
         if self.stream.snapshot_key in refused or partition_of(self.stream.snapshot_key) not in owned:
             return True
-        # It begins, and ends, once the stream is published up to some time.
+        # It begins and ends only once the stream is published up to a certain time.
         is_held_up = any(self._is_shard(key, each) for key, each in refused.items()) or any(
             not has_ended(self.committed.checkpoints, name) and partition_of(self.stream.shard_key(name)) not in owned
             for name in self.lineage.listed
@@ -344,26 +356,26 @@ class SourceState:
         return is_held_up and self.source.has_journals and not snapshots.is_measured
 
     def _is_shard(self, key: bytes, refusal: Refusal) -> bool:
-        """Whether a shard of the stream is refused, and not a segment or the whole stream."""
+        """Whether the refusal concerns a shard of the stream, not a segment or the whole stream."""
         return refusal.name is not None and key == self.stream.shard_key(refusal.name)
 
     def _owned(self, owned: Set[int], shards: Iterable[str]) -> Iterator[str]:
         return (name for name in shards if partition_of(self.stream.shard_key(name)) in owned)
 
     def _is_read(self, shards: Iterable[str]) -> bool:
-        """Whether ``shards``, which are listed, are published and committed up to the start of the command."""
+        """Whether the listed ``shards`` are published and committed up to the start of the command."""
         caught_up, checkpoints = self.caught_up, self.committed.checkpoints
         if caught_up is None or self.plan is None or self.discovery.listed_at < caught_up.started:
             return False
         if self.discovery.is_due:
-            return False  # I1: the shards that continue an ended one may not be known yet
+            return False  # I1: the shards that continue an ended one may be unknown yet
         return all(
             caught_up.has(self.lineage.listed[name], checkpoints.get(name), self._listed_with_children(name))
             for name in shards
         )
 
     def _listed_with_children(self, shard: str) -> float:
-        """Return when a listing began that shows the children of ``shard``, if it has any."""
+        """Return when a listing began that would show the children of ``shard``."""
         if has_ended(self.committed.checkpoints, shard) and not self.lineage.children(shard):
-            return self.discovery.listed_before  # I1: a single one may lack them
+            return self.discovery.listed_before  # I1: a single listing may lack them
         return self.discovery.listed_at

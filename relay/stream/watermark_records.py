@@ -1,10 +1,10 @@
-"""Low watermarks: how far the topics are complete, for whoever closes windows downstream.
+"""Low watermarks: how far the topics are complete, for programs that close windows downstream.
 
-The records of ``<name>.watermarks`` are a contract. Key: JSON ``["v1", source, label, shard]`` for a shard,
-``["v1", source, label]`` for a stream, ``["v1"]`` for all streams. Value: JSON with ``watermark`` (seconds since the
-epoch: every change committed at the source before it is on its topic, in the record's transaction or an earlier one),
-``finished`` (of a shard: nothing follows) and ``updated_at``. The reader of a shard writes its record with its
-checkpoints; each of the others has one writer, the owner of that key among the checkpoint partitions.
+The records of ``<name>.watermarks`` are a contract. Key: JSON ``["v1", source, label, shard]`` for a shard, ``["v1",
+source, label]`` for a stream, ``["v1"]`` for all streams. Value: JSON with ``watermark`` (seconds since the epoch:
+every change committed at the source before it is on its topic, in the record's transaction or an earlier one),
+``finished`` (of a shard: nothing follows) and ``updated_at``. The reader of a shard writes the shard's record with its
+checkpoints; each of the other records has one writer, the owner of the checkpoint partition of its key.
 """
 
 import math
@@ -19,7 +19,7 @@ from relay.records import RecordKind, ShardCheckpoint, ShardState, StreamId, par
 OVERALL = orjson.dumps(["v1"])
 
 MARGIN = 5.0
-"""Seconds that watermarks stay behind, since the times of changes may go back by as much."""
+"""Seconds that watermarks stay behind, because the times of changes may go back by as much."""
 
 _EVERY = 1.0  # seconds between two records of one key
 
@@ -27,7 +27,7 @@ _EVERY = 1.0  # seconds between two records of one key
 class WatermarkRecords:
     """Decides which watermarks are due. Used by the worker's thread.
 
-    ``clock``: monotonic seconds. ``wall``: seconds since the epoch, at which a record was written.
+    ``clock``: returns monotonic seconds. ``wall``: returns seconds since the epoch, for the time of a record.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
@@ -35,13 +35,13 @@ class WatermarkRecords:
         self.wall = wall
         # When the last record of a shard was written, if that was less than a second or two ago.
         self._written_at: dict[bytes, float] = {}
-        # The last watermark written for each stream, and for all.
+        # The last watermark written for each stream, and for all streams.
         self._low: dict[bytes, float] = {}
-        # When those were last looked for.
+        # When streams were last checked for due watermarks.
         self._looked_at = -math.inf
 
     def of_shard(self, stream: StreamId, shard: str, checkpoint: ShardCheckpoint) -> tuple[bytes, bytes] | None:
-        """Return the record of a shard whose ``checkpoint`` is being written, or None if it is not due."""
+        """Return the watermark record of a shard whose ``checkpoint`` is being written, or None if it is not due."""
         if checkpoint.progress is None:
             return None
         key, now = _key(stream, shard), self.clock()
@@ -54,10 +54,7 @@ class WatermarkRecords:
     def low(
         self, streams: Callable[[], Iterable[tuple[StreamId, float | None]]], owned: set[int]
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the records that are due for streams and for all, of the partitions ``owned``.
-
-        ``streams``: each with its low watermark, or None while that is not known.
-        """
+        """Yield the records that are due in ``owned``. ``streams``: each with its low watermark, or None if unknown."""
         now = self.clock()
         if now - self._looked_at < _EVERY:
             return
@@ -79,7 +76,7 @@ class WatermarkRecords:
 
 
 def key_beside(record: bytes) -> bytes | None:
-    """Return the key of the watermark of the shard or the stream whose checkpoint or plan has the key ``record``."""
+    """Return the key of the watermark that belongs to the checkpoint or plan with the key ``record``."""
     kind, stream, name = parse_key(record)
     return _key(stream, *([name] if name else [])) if kind in (RecordKind.SHARD, RecordKind.PLAN) else None
 

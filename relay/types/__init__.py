@@ -1,5 +1,5 @@
-"""The one list of types: what a column of a change may be (``columns``), and the SQL types it may come from (``sql``).
+"""The one list of types: the types of a change's columns (``columns``), and the SQL types they come from (``sql``).
 
-Names and facts about a type stand in these tables. Code for a type stands where it is used, in a mapping or a match by
-`ColumnKind` or `Form`; tests check that none is missing.
+Names and facts about a type are in these tables. Code for a type is where it is used, in a mapping or a match by
+`ColumnKind` or `Form`; tests check that no type is missing.
 """

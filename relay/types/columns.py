@@ -8,22 +8,22 @@ from functools import lru_cache
 from typing import Any
 
 REST = "rest"
-"""The column, and its type, of a typed DynamoDB row for the attributes that have no column of their own."""
+"""The column, and its type, for the attributes of a typed DynamoDB row that have no column of their own."""
 
 MAX_AVRO_PRECISION = 38
 """The most digits of an Avro decimal. Spark refuses more, so wider numbers become text."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
 # The years 1 to 9999 in microseconds, which all readers of timestamp-micros support.
-FIRST_TIME = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-LAST_TIME = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+FIRST_TIME = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+LAST_TIME = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
 
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*\)")
 
 
 class ColumnKind(StrEnum):
-    """The column types, ``decimal`` without its digits. Code that depends on a type is chosen by its kind."""
+    """The column types, with ``decimal`` without its digits. Code for a type is chosen by its kind."""
 
     INT = "int"
     LONG = "long"
@@ -34,20 +34,20 @@ class ColumnKind(StrEnum):
     BYTES = "bytes"
     BOOLEAN = "boolean"
     TIMESTAMP = "timestamp"
-    SET = "set"  # texts, in the order of the definition
+    SET = "set"  # texts in the order of the definition
     JSON = "json"  # one DynamoDB value of any type
-    REST = "rest"  # JSON of the attributes that are in no column
+    REST = "rest"  # JSON of the attributes without a column
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
     """A column type.
 
-    ``avro``: its Avro type. ``core``: the form in which the compiled core writes its values; ``other``: Python does.
-    ``spark``, ``postgres``: its type in a copy. ``attribute``: the DynamoDB type of attributes that can be declared as
-    it, ``*`` for all, empty if there is none. ``family``: a column of a copy is widened only to a type of the same
-    family. ``bounds``: the least and the greatest integer. ``in_keys``: whether equal values have one text, so that a
-    key column may be of this type. ``whole``, ``scale``: the digits of a number before and after the point.
+    ``avro``: its Avro type. ``core``: the form in which the compiled core writes its values; ``other``: Python writes
+    them. ``spark``, ``postgres``: its type in a copy. ``attribute``: the DynamoDB type of attributes that can be
+    declared with it, ``*`` for all, empty for none. ``family``: a column of a copy is widened only to a type of the
+    same family. ``bounds``: the least and the greatest integer. ``in_keys``: whether equal values have one text, so
+    that a key column may be of this type. ``whole``, ``scale``: the digits of a number before and after the point.
     """
 
     kind: ColumnKind
@@ -68,7 +68,7 @@ class ColumnType:
 
     @property
     def is_wide(self) -> bool:
-        """Whether it is a decimal that is too wide for Avro and Spark, and so is text there."""
+        """Whether it is a decimal too wide for Avro and Spark, which is text there."""
         return self.precision > MAX_AVRO_PRECISION
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ _TIMES = (FIRST_TIME, LAST_TIME)
 # kind, avro, core, spark, postgres, attribute, family
 TYPES = (
     ColumnType(ColumnKind.INT, "int", "integer", "int", "integer", "N", "number", _INT, whole=10),
-    # A long has 19 digits, but Delta widens it to no decimal with fewer than 20 before the point.
+    # A long has 19 digits, but Delta widens it only to decimals with at least 20 before the point.
     ColumnType(ColumnKind.LONG, "long", "integer", "bigint", "bigint", "N", "number", _LONG, whole=20),
     ColumnType(ColumnKind.DECIMAL, "bytes", "decimal", "decimal", "numeric", "N", "number"),
     ColumnType(ColumnKind.FLOAT, "float", "other", "float", "real", "", "float"),
@@ -98,13 +98,13 @@ TYPES = (
     ColumnType(ColumnKind.JSON, "string", "text", "string", "json", "*", "json", in_keys=False),
     ColumnType(ColumnKind.REST, "string", "text", "string", "json", "", "json", in_keys=False),
 )
-"""Each column type; decimals are without digits. If two have one name elsewhere, the first one is meant."""
+"""Each column type; decimals without digits. If two share a name elsewhere, that name means the first one."""
 
 _BY_NAME = {str(each.kind): each for each in TYPES}
 
 
 def decimal(precision: int, scale: int) -> ColumnType:
-    """Return the type of numbers of ``precision`` digits, ``scale`` of them after the point."""
+    """Return the type of numbers with ``precision`` digits, ``scale`` of them after the point."""
     made = replace(_BY_NAME[ColumnKind.DECIMAL], whole=precision - scale, scale=scale)
     if made.is_wide:
         return replace(made, avro="string", core="other")
@@ -113,7 +113,7 @@ def decimal(precision: int, scale: int) -> ColumnType:
 
 @lru_cache(maxsize=1000)
 def column_type(text: str) -> ColumnType:
-    """Return the column type with this name, such as ``long`` or ``decimal(10,2)``. Raises ValueError for another."""
+    """Return the column type called, for example, ``long`` or ``decimal(10,2)``. Raises ValueError for other names."""
     if text in _BY_NAME and text != ColumnKind.DECIMAL:
         return _BY_NAME[text]
     if match := _DECIMAL.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Items of DynamoDB as Python values."""
+"""DynamoDB items as Python values."""
 
 from base64 import b64decode
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ import orjson
 def item_values(item: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return an item as Python values: ``str``, ``Decimal``, ``bytes``, ``bool``, None, ``set``, ``list`` and ``dict``.
 
-    ``item``: DynamoDB-typed, as a client of boto3 returns it, or as JSON text, such as an image of
+    ``item``: DynamoDB-typed, as a boto3 client returns it, or as JSON text, such as an image from
     ``spark_consumers.read_changes``. Raises ValueError for anything else.
 
         >>> item_values('{"id": {"S": "ada"}, "total": {"N": "19.90"}, "tags": {"SS": ["new"]}}')
@@ -35,7 +35,7 @@ def _value(value: Any) -> Any:
 
 
 def binary(raw: Any) -> bytes:
-    """Return the bytes of a B value. Raises ValueError on text that is not base64."""
+    """Return the bytes of a B value. Raises ValueError for text that is not base64."""
     return b64decode(raw, validate=True) if isinstance(raw, str) else bytes(raw)
 
 
@@ -52,4 +52,4 @@ _VALUES: dict[str, Callable[[Any], Any]] = {
     "M": lambda raw: {name: _value(value) for name, value in raw.items()},
 }
 TYPES = frozenset(_VALUES)
-"""What a typed value can be."""
+"""The types of a typed value."""

@@ -1,7 +1,7 @@
 """The SQL types: the column type that carries each, and how servers show and store its values.
 
-The column types are on the wire: ``schemas/README.md`` shows them, and a row must be equal in every byte whichever way
-it is read. The values are what ``relay.avro.columns`` takes:
+The column types are on the wire: ``schemas/README.md`` shows them, and a row must be equal in every byte however it is
+read. ``relay.avro.columns`` accepts these values:
 
 ==================  =====================================================================================
 carried as          Python value
@@ -17,6 +17,7 @@ set                 list of str, in the order of the definition
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -24,7 +25,7 @@ from relay.types.columns import ColumnKind
 
 
 class Form(Enum):
-    """How servers show and store a value. Its readers are chosen by it."""
+    """The form in which servers show and store a value; it chooses the value's readers."""
 
     INTEGER = auto()
     DECIMAL = auto()
@@ -37,19 +38,19 @@ class Form(Enum):
     ENUM = auto()
     SET = auto()
     BYTES = auto()
-    PADDED = auto()  # bytes of a fixed length, stored without the zeros at their end
+    PADDED = auto()  # bytes of a fixed length, stored without trailing zeros
     ADDRESS = auto()  # the same, but shown as text
     BIT = auto()
-    OPAQUE = auto()  # bytes that are compared in a way of their own
+    OPAQUE = auto()  # bytes with their own rules of comparison
 
 
 @dataclass(frozen=True, slots=True)
 class SqlType:
-    """An SQL type. ``also``: its other names, and the names of its other sizes.
+    """An SQL type. ``also``: its other names, and the names for its other sizes.
 
     ``unsigned``: the column type of UNSIGNED, if it is another. ``size``: the bytes of an ADDRESS. ``is_blob``: whether
-    ``binlog_row_image=NOBLOB`` may leave it out. ``is_national``: whether it has a character set of its own, whatever
-    its table has.
+    ``binlog_row_image=NOBLOB`` may leave it out. ``is_national``: whether its character set is independent of the
+    table's.
     """
 
     name: str
@@ -63,7 +64,7 @@ class SqlType:
 
     @property
     def told(self) -> str:
-        """Its name, where the type that carries it does not say it: a text is a date, a time 0 the zero TIMESTAMP."""
+        """Its name, if the column type does not imply it: a text may be a date, a time 0 the zero TIMESTAMP."""
         return self.name if self.form in (Form.TIME, Form.TIMESTAMP, Form.JSON) else ""
 
     def carried(self, *, unsigned: bool = False, precision: int = 0, scale: int = 0) -> str:
@@ -107,12 +108,34 @@ _TYPES = (
 TYPES = {name: each for each in _TYPES for name in (each.name, *each.also)}
 """The SQL types by name, in lower case."""
 
+
+def detail_of(
+    kind: SqlType, *, unsigned: bool = False, decimals: int = 0, bits: int = 0, members: Sequence[str] = ()
+) -> str:
+    """Return what the type that carries a column does not say: ``smallint unsigned``, ``datetime(3)``, ``enum(a,b)``.
+
+    The same from a binlog, from VStream and from ``information_schema``; empty if there is nothing else to say.
+    """
+    match kind.form:
+        case Form.INTEGER:
+            return f"{kind.name} unsigned" if unsigned and kind.name != "year" else kind.name
+        case Form.TIME | Form.TIMESTAMP if kind.name != "date":
+            return f"{kind.name}({decimals})"
+        case Form.ENUM | Form.SET:
+            return f"{kind.name}({','.join(each.replace(',', chr(92) + ',') for each in members)})"
+        case Form.BIT:
+            return f"bit({bits})"
+        case Form.OPAQUE:
+            return kind.name
+    return ""
+
+
 _DEFINITION = re.compile(r"\s*(\w+)\s*(?:\((.*)\))?([^()]*)", re.DOTALL | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Defined:
-    """A type as a column is defined with it. ``inside``: what is in its parentheses. ``attributes``: what follows."""
+    """A type in a column's definition. ``inside``: the text in its parentheses. ``attributes``: the words after it."""
 
     type: SqlType
     inside: str
@@ -136,7 +159,7 @@ def named(name: str) -> SqlType:
 
 
 def defined(definition: str) -> Defined:
-    """Read a column type such as ``decimal(10,2) unsigned``. Raises ValueError for one that cannot be carried."""
+    """Read a column type such as ``decimal(10,2) unsigned``. Raises ValueError for a type that cannot be carried."""
     match = _DEFINITION.fullmatch(definition)
     if match is None:
         raise ValueError(f"cannot read the column type {definition!r}")

@@ -1,8 +1,7 @@
 """One gRPC call to vtgate, whose answers are read from the socket by the thread that uses them.
 
-Answers are small and many: one for each transaction of the database. A general gRPC client passes each from thread to
-thread, which takes longer than everything that the relay does with its row. Here the thread takes all that the socket
-has at once.
+vtgate sends many small answers, one for each transaction. A general gRPC client passes each from thread to thread,
+which takes longer than all that the relay does with the row. Here, one thread takes everything that the socket has.
 """
 
 import socket
@@ -16,11 +15,11 @@ from relay.config.addresses import host_port
 from relay.vitess.http2 import Exchange
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds; the same again for the TLS handshake."""
+"""Seconds to connect. The TLS handshake may take as long again."""
 
 _RECEIVED_AT_ONCE = 256 << 10
 _SEND_TIMEOUT = 10.0
-# Seconds of silence before the first probe, seconds between probes, and their number. Not all systems have these.
+# TCP keepalive: seconds of silence before the first probe, seconds between probes, and how many. Not on all systems.
 _KEEPALIVE = [
     (getattr(socket, option), value)
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -29,13 +28,13 @@ _KEEPALIVE = [
 
 
 class Call:
-    """One call. ``take`` is called by one thread at a time, ``close`` by any.
+    """One call. One thread at a time calls ``take``; any thread calls ``close``.
 
-    ``address``: host:port; ValueError if it is not. ``headers``: beyond gRPC's own. A thread of its own connects,
-    so that nobody waits for a server that cannot be reached; ``take`` raises what went wrong.
+    ``address``: the server's host:port. Raises ValueError for anything else. ``headers``: headers beyond gRPC's own. A
+    separate thread connects, so that nobody waits for an unreachable server; ``take`` raises the error.
 
-    The server's pings are answered only inside ``take``. If nobody calls it for 20 s, because Kafka is away, say,
-    vtgate hangs up, and the call has to be made again.
+    Only ``take`` answers the server's pings. If nobody calls it for 20 s, for example because Kafka is down, vtgate
+    hangs up, and the call has to be made again.
     """
 
     def __init__(
@@ -48,35 +47,32 @@ class Call:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
-        # Shared by the threads that connect, take and close, under the lock. It is not held while the socket is used:
-        # if that is when the call is closed, the thread that uses the socket closes it.
+        # The thread that connects sets the socket, and the thread that closes sets the flag.
         self._socket: socket.socket | None = None
-        self._is_used = False
         self._closed = False
+        # Held while a thread uses the socket or waits for it: ``close`` shuts the socket down first, which ends the
+        # wait, and closes it only when no thread uses it.
         self._lock = threading.Lock()
-        # Set once the connection is made, has failed or is no longer wanted.
+        # Set once the connection was made, has failed or is no longer wanted.
         self._connected = threading.Event()
-        # Used by the thread that connects, and after `_connected` by the one that takes.
+        # Used by the thread that connects, and after `_connected` by the thread that calls ``take``.
         self._exchange = Exchange(address, path, request, headers, "https" if tls else "http")
         threading.Thread(target=self._connect, args=(host_port(address), tls), name="vtgate-call", daemon=True).start()
 
     def take(self, timeout: float, most: int = 1 << 20) -> list[bytes]:
-        """Return the messages that have come, up to about ``most`` bytes; [] after ``timeout`` seconds.
+        """Return the messages that have come, up to about ``most`` bytes, or [] if none comes in ``timeout`` seconds.
 
-        Raises `CallEnded` once everything that came before the end has been taken.
+        Raises `CallEnded` once all messages before the end have been returned.
         """
         deadline = time.monotonic() + timeout
         if not self._connected.wait(timeout):
             return []
         taken: list[bytes] = []
-        connection = self._acquire()
-        if connection is None:
-            self._end_by("")
-        else:
-            try:
-                self._take(connection, deadline, most, taken)
-            finally:
-                self._release()
+        with self._lock:
+            if self._socket is None or self._closed:
+                self._end_by("")
+            else:
+                self._take(self._socket, deadline, most, taken)
         if self._exchange.ended is not None and not taken:
             raise self._exchange.ended
         return taken
@@ -94,41 +90,24 @@ class Call:
 
     def close(self) -> None:
         """End the call. A thread that waits in ``take`` gets `CallEnded`."""
-        with self._lock:
-            self._closed = True
-            connection, is_used = self._socket, self._is_used
+        self._closed = True
         self._connected.set()
-        if connection is None:
-            return
-        with suppress(OSError):  # the server hung up first
-            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # ends what waits for the socket
-        if not is_used:
-            connection.close()
-
-    def _acquire(self) -> socket.socket | None:
-        """Return the socket, which stays open until `_release`, or None if there is no connection."""
-        with self._lock:
-            if self._closed or self._socket is None:
-                return None
-            self._is_used = True
-            return self._socket
-
-    def _release(self) -> None:
-        with self._lock:
-            self._is_used = False
-            connection = self._socket if self._closed else None
-        if connection is not None:
-            connection.close()
+        if self._socket is not None:
+            with suppress(OSError):  # the server hung up first
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+            with self._lock:
+                self._socket.close()
 
     def _connect(self, host: tuple[str, int], tls: ssl.SSLContext | None) -> None:
         try:
             connection = _open_socket(host, tls)
             with self._lock:
-                self._socket, self._is_used = connection, True
-            if not self._closed:
-                self._send(connection)
-            self._release()
-        except (OSError, UnicodeError) as error:  # UnicodeError: not a possible host name
+                self._socket = connection
+                if self._closed:  # `close` may have run before the socket was set
+                    connection.close()
+                else:
+                    self._send(connection)
+        except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
             self._exchange.end("UNAVAILABLE", f"failed to connect to {self.address}: {error}")
         finally:
             self._connected.set()
@@ -144,7 +123,7 @@ class Call:
             self._end_by(f": {error}")
 
     def _receive(self, connection: socket.socket, timeout: float) -> bytes:
-        """Return what the socket has, after at most ``timeout`` seconds; nothing if nothing has come."""
+        """Return the bytes that come within ``timeout`` seconds; none if the socket stays silent."""
         try:
             connection.settimeout(timeout)
             data = connection.recv(_RECEIVED_AT_ONCE)
@@ -158,7 +137,7 @@ class Call:
         return data
 
     def _end_by(self, reason: str) -> None:
-        """The connection was closed, here or by the server. ``reason``: what the system said, after a colon."""
+        """End the call after either side closed the connection. ``reason``: the system's error, after a colon."""
         if self._closed:
             self._exchange.end("CANCELLED", "closed by the relay")
         else:
@@ -170,7 +149,7 @@ def _open_socket(host: tuple[str, int], tls: ssl.SSLContext | None) -> socket.so
     connection = socket.create_connection(host, CONNECT_TIMEOUT)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # Notices a server that vanished.
+        # Detects a server that has vanished.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -3,7 +3,8 @@
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 from weakref import WeakSet
 
 from google.protobuf.message import DecodeError
@@ -15,41 +16,45 @@ from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
 CURRENT = "current"
-"""The position of a stream that starts at the head of its shard. It cannot be resumed at, so it is never kept (I4)."""
+"""The position that starts a stream at the head of its shard. No stream can resume there, so it is never kept (I4)."""
 
-EVERY = "/.*"
-"""The rule that matches every table."""
+SHARDS = "show vitess_shards"
+"""Lists the shards of all keyspaces, such as ``commerce/-80``."""
+
+NO_TABLE = "dual"
+"""The name of a table that has no changes."""
 
 TABLET_TYPES = {"PRIMARY": 1, "REPLICA": 2, "RDONLY": 3}
 
 _VSTREAM = "/vtgateservice.Vitess/VStream"
 _EXECUTE = "/vtgateservice.Vitess/Execute"
+_STREAM_EXECUTE = "/vtgateservice.Vitess/StreamExecute"
 
 _TRANSIENT = frozenset({1, 4, 8, 10, 14, 17})
-"""Codes of errors that are not the statement's: CANCELED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, UNAVAILABLE
-(no tablet serves, such as during a failover) and CLUSTER_EVENT in Vitess' vtrpc.proto.
+"""Codes of errors that the statement did not cause: CANCELED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED,
+UNAVAILABLE (no tablet is serving, for example during a failover) and CLUSTER_EVENT in Vitess' vtrpc.proto.
 """
 
 
 class Vtgate:
-    """Calls to one vtgate, each on a connection of its own. Thread-safe. ``address``: host:port of its gRPC server."""
+    """Makes calls to one vtgate, each on its own connection. Thread-safe. ``address``: host:port of its gRPC server."""
 
     def __init__(
         self, address: str, *, user: str | None = None, password: str | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         self.address = address
-        # As Vitess' static authentication expects them.
+        # The headers that Vitess' static authentication expects.
         self._headers = (("username", user), ("password", password or "")) if user else ()
         self._tls = tls
         if tls is not None:
             tls.set_alpn_protocols(["h2"])
-        # Shared by the readers' threads, under the lock, which is not held while a call is closed.
+        # The readers' threads share these under the lock, which is not held while a call is closed.
         self._calls: WeakSet[Call] = WeakSet()
         self._closed = False
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """End every call, including calls that are made after this."""
+        """End every call, including calls that are made later."""
         with self._lock:
             self._closed = True
             calls = list(self._calls)
@@ -66,10 +71,10 @@ class Vtgate:
         copy: Sequence[str] = (),
         heartbeat: int = 1,
     ) -> Call:
-        """Open one stream over ``shards``, each at its position; at an empty one, vtgate copies the tables first.
+        """Open one stream over ``shards``, each at its position. If that is empty, vtgate copies the tables first.
 
-        ``rules``: by table, the select that filters it. ``copy``: the tables to copy. ``heartbeat``: seconds of silence
-        after which vtgate sends one. The answers are `VStreamResponse` bytes; ``take`` raises what vtgate rejects.
+        ``rules``: by table, the SELECT that filters it. ``copy``: the tables to copy. ``heartbeat``: seconds of silence
+        before vtgate sends a heartbeat. The answers are `VStreamResponse` bytes. ``take`` raises vtgate's errors.
         """
         request = pb.VStreamRequest(
             tablet_type=TABLET_TYPES[tablet_type],
@@ -86,24 +91,46 @@ class Vtgate:
         return self._call(_VSTREAM, request.SerializeToString())
 
     def execute(self, sql: str, target: str = "", timeout: float = 10.0) -> list[dict[str, str | None]]:
-        """Run one statement and return its rows by column name. ``target``: such as ``commerce:-80@replica``.
+        """Run one statement and return its rows by column name.
 
-        ``timeout``: seconds. Raises ``Unavailable`` if vtgate does not answer, denies access or has no tablet to ask,
-        and ``RelayError`` for an error of the statement.
+        ``target``: where it runs, such as ``commerce:-80@replica``. ``timeout``: seconds. Raises ``Unavailable`` if
+        vtgate does not answer, denies access or has no tablet to ask, and ``RelayError`` if the statement fails.
         """
-        request = pb.ExecuteRequest(
-            session=pb.Session(autocommit=True, target_string=target), query=pb.BoundQuery(sql=sql)
-        )
+        request = pb.ExecuteRequest(session=_session(target), query=pb.BoundQuery(sql=sql))
         try:
             answer = pb.ExecuteResponse.FromString(self._answer(request.SerializeToString(), timeout, sql))
         except DecodeError as error:
-            raise Unavailable(f"vtgate {self.address} answers {sql!r} with what cannot be read: {error}") from None
+            raise Unavailable(f"vtgate {self.address} sent an answer to {sql!r} that cannot be read: {error}") from None
         if answer.error.code in _TRANSIENT:
             raise Unavailable(f"vtgate {self.address} cannot answer {sql!r} now: {answer.error.message}")
         if answer.error.message or answer.error.code:
             raise RelayError(f"vtgate {self.address} rejected {sql!r}: {answer.error.message}")
         names = [field.name for field in answer.result.fields]
         return [dict(zip(names, values(row), strict=True)) for row in answer.result.rows]
+
+    def listed(self, sql: str, target: str = "") -> list[str]:
+        """Return the names that a statement lists, such as `SHARDS`. Raises the errors of ``execute``."""
+        return [str(next(iter(row.values()))) for row in self.execute(sql, target)]
+
+    def rows(self, sql: str, target: str, timeout: float = 300.0) -> Iterator[list[bytes | None]]:
+        """Run one statement and yield the values of its rows, of which there may be any number.
+
+        ``timeout``: the longest wait for a row, in seconds. Raises ``Unavailable``, even if the statement fails.
+        """
+        request = pb.StreamExecuteRequest(session=_session(target), query=pb.BoundQuery(sql=sql))
+        call = self._call(_STREAM_EXECUTE, request.SerializeToString())
+        try:
+            while answers := call.take(timeout):
+                for answer in answers:
+                    yield from map(_values, pb.StreamExecuteResponse.FromString(answer).result.rows)
+            raise Unavailable(f"vtgate {self.address} sent no row from {target} for {timeout:g} s")
+        except DecodeError as error:
+            raise Unavailable(f"vtgate {self.address} sent a row that cannot be read: {error}") from None
+        except CallEnded as ended:
+            if ended.code != "OK":
+                raise Unavailable(f"vtgate {self.address}: {ended}") from None
+        finally:
+            call.close()
 
     def _answer(self, request: bytes, timeout: float, sql: str) -> bytes:
         """Return the one answer to a statement. Raises ``Unavailable``."""
@@ -131,30 +158,47 @@ class Vtgate:
         return call
 
 
+class EventKind(IntEnum):
+    """The kinds of events that are handled or refused: VEventType in Vitess' binlogdata.proto."""
+
+    BEGIN = 2
+    COMMIT = 3
+    ROLLBACK = 4
+    DDL = 5
+    INSERT = 6  # this and the next three are changes logged as statements
+    REPLACE = 7
+    UPDATE = 8
+    DELETE = 9
+    OTHER = 11
+    ROW = 12
+    FIELD = 13
+    HEARTBEAT = 14
+    VGTID = 15
+    JOURNAL = 16
+    COPY_COMPLETED = 20  # a table is copied, see `relay.vitess.table_copy`
+
+
 def events_of(answer: bytes) -> Sequence[pb.VEvent]:
     """Return the events in an answer of a stream. Raises `BrokenStream`."""
     try:
         return pb.VStreamResponse.FromString(answer).events
     except DecodeError as error:
-        raise BrokenStream(f"an answer of vtgate cannot be read: {error}") from None
-
-
-def event_of(raw: bytes) -> pb.VEvent:
-    """Return one event of an answer. Raises `BrokenStream`."""
-    try:
-        return pb.VEvent.FromString(raw)
-    except DecodeError as error:
-        raise BrokenStream(f"an event of vtgate cannot be read: {error}") from None
+        raise BrokenStream(f"vtgate sent an answer that cannot be read: {error}") from None
 
 
 def values(row: pb.Row) -> list[str | None]:
-    """Return the values of a statement's row as text. Bytes that are not UTF-8 become escapes."""
-    found: list[str | None] = []
+    """Return the values of a row as text. Bytes that are not UTF-8 become escapes."""
+    return [None if value is None else value.decode(errors="backslashreplace") for value in _values(row)]
+
+
+def _session(target: str) -> pb.Session:
+    return pb.Session(autocommit=True, target_string=target)  # otherwise, a transaction stays open and nobody ends it
+
+
+def _values(row: pb.Row) -> list[bytes | None]:
+    found: list[bytes | None] = []
     at = 0
     for length in row.lengths:
-        if length < 0:
-            found.append(None)
-        else:
-            found.append(row.values[at : at + length].decode(errors="backslashreplace"))
-            at += length
+        found.append(None if length < 0 else row.values[at : at + length])
+        at += max(0, length)
     return found

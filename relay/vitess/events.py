@@ -1,60 +1,41 @@
-"""The events of one shard's stream become changes, and a position to resume at after any of them.
+"""Turns the events of one shard's stream into changes, and into a position to resume at after any of them.
 
-It has no connection: what vtgate sends is applied event by event. vstreamer.go, uvstreamer.go and vstream_manager.go
-(Vitess v0.23) define the order of events.
+It has no connection: a caller applies what vtgate sends, event by event. vstreamer.go, uvstreamer.go and
+vstream_manager.go (Vitess v0.23) define the order of events.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 
 from relay.errors import RelayError
 from relay.gtid import GtidError, parse
+from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.followed_tables import AppliedStatement
-from relay.mysql_dialect.layouts import lost_rows
+from relay.mysql_dialect.layout_cache import lost_rows
 from relay.mysql_dialect.snapshot_times import latest_timestamp
-from relay.mysql_dialect.statements import classify
 from relay.mysql_dialect.streamed_transaction import PublishedRows, furthest
 from relay.mysql_dialect.tables import Table
 from relay.records import ReshardJournal
 from relay.table import TableSchema
+from relay.vitess.client import EventKind
 from relay.vitess.failures import BrokenStream
 from relay.vitess.journals import ends_shard, journal_of
 from relay.vitess.position import VStreamPosition, added, including, position_in
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.server_starts import ServerStarted, StreamEnd
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd, ShardRows
-from relay.vitess.statements import emptied_tables, here, note_remade, partly_emptied, refilled, refusal
-from relay.vitess.stream_end import ServerStarted, StreamEnd
+from relay.vitess.statements import LoggedStatement
 from relay.vitess.tables import Tables
-
-
-class EventKind(IntEnum):
-    """The kinds of events that are handled or refused: VEventType in Vitess' binlogdata.proto."""
-
-    BEGIN = 2
-    COMMIT = 3
-    ROLLBACK = 4
-    DDL = 5
-    INSERT = 6  # this and the next three are changes logged as statements
-    REPLACE = 7
-    UPDATE = 8
-    DELETE = 9
-    OTHER = 11
-    ROW = 12
-    FIELD = 13
-    HEARTBEAT = 14
-    VGTID = 15
-    JOURNAL = 16
-    COPY_COMPLETED = 20  # of the copy of a table, see `relay.vitess.table_copy`
 
 
 class ShardEvents:
     """Applies the events of one stream. Used by one thread.
 
-    ``position``: where the stream was opened. ``floor``: seconds, no token is earlier. ``end``: where another stream
-    has to go on. ``clock``: seconds since the epoch. ``heard``: is told the time of vtgate, in seconds.
+    ``position``: the position where the stream was opened. ``floor``: the earliest time of a token, in seconds.
+    ``end``: the point where another stream has to continue. ``clock``: returns seconds since the epoch. ``heard``: a
+    function that is told vtgate's time, in seconds.
     """
 
     def __init__(
@@ -74,26 +55,28 @@ class ShardEvents:
         self._end = end or StreamEnd()
         self.shard = shard
         self.settings = settings
-        # After the last transaction that ended.
+        # The position after the last transaction that ended.
         self.position = position
         self.rows = ShardRows(shard, tables, floor)
-        self.changes = self.rows.changes
-        # Seconds: the time of the last transaction that ended, None before the first.
+        # Seconds: the time of the last transaction that ended, or None if none did since the last page.
         self.progress: float | None = None
         # Seconds: the time of the last transaction of the stream.
         self._read = 0
-        # Set where the shard ends, once the transaction of the journal has ended.
+        # The journal that ends the shard, once its transaction has ended.
         self.journal: ReshardJournal | None = None
-        # The table whose rows are left out from here on, or were up to here: `leave_out` comes next.
+        # The table whose rows are left out from here on, or are relayed again: the reader calls `leave_out`.
         self.lost: str | None = None
-        # Whether the shard sent anything, and not only vtgate.
+        # Whether any event came from the shard itself, not only from vtgate.
         self.is_active = False
-        # Bytes of the answers that the events so far came in; the reader counts them.
+        # The bytes of all answers so far; the reader counts them.
         self.bytes_in = 0
         self._transaction = VStreamTransaction()
-        self._pending_journal: ReshardJournal | None = None
 
     # ------------------------------------------------------------------ pages
+
+    @property
+    def changes(self) -> TransactionChanges:
+        return self.rows.changes
 
     def end_page(self) -> list[TableSchema]:
         """Return the schemas of the tables that the page has changes of, and start the next page."""
@@ -101,22 +84,22 @@ class ShardEvents:
 
     @property
     def is_between_transactions(self) -> bool:
-        """Whether no token is made of a transaction that has not ended."""
+        """Whether no token belongs to a transaction that is still open."""
         return not self._transaction.has_changes
 
     def raise_floor(self, timestamp: int) -> None:
-        """Give no token an earlier timestamp from here on, in seconds. Call it between transactions."""
+        """Give no later token an earlier timestamp, in seconds. Call it between transactions."""
         self.changes.floor = max(self.changes.floor, timestamp)
 
     def resume_position(self) -> VStreamPosition:
-        """Return where reading resumes once the changes that are ready are published."""
+        """Return the position to resume at once the changes that are ready are published."""
         transaction = self._transaction
         if transaction.has_changes and (done := furthest(self.changes.tally.rows_of, self._published_rows())):
             return replace(self.position, transaction=transaction.gtid, done=done)
         return self.position
 
     def _published_rows(self) -> PublishedRows:
-        """Return how many rows of the open transaction were published when it was read before."""
+        """Return how many rows of the open transaction are already published."""
         return self.position.done if self.position.transaction == self._transaction.gtid else {}
 
     # ------------------------------------------------------------------ events
@@ -124,15 +107,18 @@ class ShardEvents:
     def read_whole(self, answers: bytes) -> int:
         """Read whole transactions at the beginning of ``answers``, until there are enough changes for a page.
 
-        Return how many bytes they have. What follows is for `apply`: not all transactions can be read this way, and
-        none where the compiled core is missing.
+        Return how many bytes these transactions have. The rest is for `apply`: some transactions cannot be read this
+        way, and none can be without the compiled core.
         """
         position, room = self.position, self.settings.page_bytes - self.changes.size
-        if room <= 0 or self._pending_journal is not None or self._transaction != VStreamTransaction():
+        if room <= 0 or self._transaction != VStreamTransaction():
             return 0
         if position.transaction:  # some of its rows are published
             return 0
-        if self.rows.compiled is None or self._end.is_reached or self._end.may_be_in(answers, self.shard):
+        moves = self.rows.tables.moves
+        if self.rows.compiled is None or self._end.is_reached or moves.found is not None:
+            return 0
+        if self._end.may_be_in(answers, self.shard):
             return 0
         now = self._clock()
         latest = int(min(latest_timestamp(now), self._end.latest(self._read, now)))
@@ -143,16 +129,19 @@ class ShardEvents:
         self.position = replace(position, executed=whole.executed)
         self.progress = float(whole.timestamp)
         self._read = whole.timestamp
+        moves.is_due |= whole.has_empty
         return whole.consumed
 
     def apply(self, event: pb.VEvent) -> None:
         """Apply one event.
 
         Raises `PageMustEnd` if the page has to end first: then apply the event again. Raises `BrokenStream`,
-        `ServerStarted`, and ``RelayError`` for what no retry can change.
+        `ServerStarted`, and ``RelayError`` if no retry can help.
         """
         handler = _HANDLERS.get(event.type)
-        if handler is not None:  # others: heartbeats, versions of schemas, and kinds that a later vtgate adds
+        if handler is not None:  # others: heartbeats, schema versions, and kinds that later versions of vtgate add
+            if not self._transaction.is_open and self.rows.tables.moves.is_reached(self.position):
+                raise PageMustEnd  # I3: later rows may be replicated back from the keyspace that has their tables now
             if not self._transaction.is_open and self._end.is_passed(event.timestamp, now := self._clock()):
                 raise ServerStarted(self._end.passed_by(event.timestamp, latest_timestamp(now)))
             self.is_active = True
@@ -163,14 +152,14 @@ class ShardEvents:
     def _begin(self, event: pb.VEvent) -> None:
         if self._transaction.has_changes:
             raise BrokenStream("a transaction began inside another")
-        self._transaction = VStreamTransaction()  # what was cut off comes again
+        self._transaction = VStreamTransaction()  # vtgate sends a cut-off transaction again
         self._transaction.begin(event, self.bytes_in)
 
     def _row(self, event: pb.VEvent) -> None:
         rows = event.row_event
         if rows.is_internal_table:
             return
-        if rows.table_name in self.rows.keyless:  # I1: another shard may have relayed it meanwhile
+        if rows.table_name in self.rows.keyless:  # I1: another shard may have relayed the table meanwhile
             self._require_key(rows.table_name)
         transaction = self._transaction
         if not transaction.is_open:
@@ -178,8 +167,13 @@ class ShardEvents:
         if not transaction.timestamp:
             transaction.timestamp = event.timestamp
         if transaction.emptied:
-            name = transaction.gtid or f"the transaction after {self.position.executed}"
-            raise refilled(self.shard, name, transaction.emptied[0].name)
+            # A position inside the transaction could not count its rows.
+            name = f"transaction {transaction.gtid or f'after {self.position.executed}'}"
+            raise RelayError(
+                f"shard {self.shard.qualified}: {name} replaces the table {transaction.emptied[0].name} and fills it "
+                "in one transaction, which cannot be relayed: reset the source to a position after it, or leave the "
+                "table out of `tables`"
+            )
         if transaction.has_changes:
             self.rows.stream(rows, transaction.gtid)
             return
@@ -195,12 +189,12 @@ class ShardEvents:
             self._start_changes(transaction.name_after(self.position.executed), transaction.executed)
 
     def _start_changes(self, gtid: str, executed: str) -> None:
-        """Make changes of the waiting rows of the transaction, and of later ones. ``executed``: at its end."""
+        """Turn the waiting rows of the transaction, and later ones, into changes. ``executed``: the set at its end."""
         transaction = self._transaction
         if not gtid:
-            raise BrokenStream(f"rows came after {self.position.executed}, and their position {executed} adds nothing")
+            raise BrokenStream(f"rows came after {self.position.executed}, but their position {executed} adds no GTID")
         transaction.gtid = gtid
-        # I7: later tokens have it at least.
+        # I7: no later token is earlier than this.
         transaction.timestamp = min(transaction.timestamp, latest_timestamp(self._clock()))
         self.changes.begin(gtid, executed, transaction.timestamp, skip=self._published_rows())
         transaction.has_changes = True
@@ -219,7 +213,7 @@ class ShardEvents:
                 )
             self._start_changes(transaction.gtid, transaction.end_after(executed))
         if transaction.emptied or transaction.statements:
-            # At the end, so that no page ends between two of them, or between them and the position after them.
+            # Now, so that no page ends between two statements, or between a statement and the position after it.
             if not transaction.has_changes:
                 self._start_changes(transaction.name_after(executed), transaction.end_after(executed))
             for table in transaction.emptied:
@@ -229,14 +223,15 @@ class ShardEvents:
                 self.changes.statement(self.shard.keyspace, applied)
         if transaction.has_changes:
             self.changes.end()
+        elif event.type == EventKind.COMMIT:
+            self.rows.tables.moves.is_due = True  # I3: a journal may have been written
         self.position = transaction.position_after(self.position)
         self._end.note(self.position.executed)
         if seconds := transaction.timestamp or event.timestamp:
             self._read = min(seconds, latest_timestamp(self._clock()))
             self.progress = float(self._read)
+        self.journal = self.journal or transaction.journal
         self._transaction = VStreamTransaction()
-        if self._pending_journal is not None:
-            self.journal, self._pending_journal = self._pending_journal, None
 
     def _rollback(self, event: pb.VEvent) -> None:
         if self._transaction.has_changes:
@@ -258,20 +253,24 @@ class ShardEvents:
             self._commit(event)
 
     def _define(self, event: pb.VEvent) -> None:
-        transaction, statement, tables = self._transaction, event.statement, self.rows.tables
+        transaction, tables = self._transaction, self.rows.tables
         tables.altered()
-        parsed = here(classify(statement, ""))
         at = transaction.executed or event.event_gtid or f"the position after {self.position.executed}"
-        if (table := partly_emptied(parsed, tables)) is not None:
-            if self.changes.size:
-                raise PageMustEnd  # so that whoever resets to a position after it has what came before
-            raise refusal(self.shard, table, statement, at)
         executed = parse(transaction.executed or self.position.executed)
-        remade = transaction.remade = {**self.position.remade, **transaction.remade}
-        emptied = emptied_tables(parsed, tables, self.shard, self.settings, statement, at, executed, remade)
+        statement = LoggedStatement(self.shard, tables, self.settings, event.statement, at, executed)
+        if (refusal := statement.refusal()) is not None:
+            if self.changes.size:
+                raise PageMustEnd  # so that a reset to the position after it loses no change before it
+            raise refusal
+        transaction.remade = {**self.position.remade, **transaction.remade}
+        emptied, is_relayed = statement.emptied(transaction.remade), tables.skipped.was_relayed
+        if gone := [name for name in statement.moved if is_relayed(name) and name not in self.position.left_out]:
+            self.lost = None if self.changes.size else gone[0]
+            raise PageMustEnd  # I9: the changes of the table are read up to here
+        statement.warn_of_moved()
         transaction.emptied += emptied
-        note_remade(parsed, tables, self.shard, self.settings, executed, remade)
-        if (applied := tables.followed.apply(parsed, statement, 0)) is not None:
+        statement.note_remade(transaction.remade)
+        if (applied := tables.followed.apply(statement.parsed, statement.sql, 0)) is not None:
             seen = {table: why for table, why in applied.unseen.items() if self.settings.shows(table)}
             transaction.statements.append(replace(applied, unseen=seen))
 
@@ -282,7 +281,7 @@ class ShardEvents:
         self._require_key(event.field_event.table_name)
 
     def _require_key(self, name: str) -> None:
-        """Raise `PageMustEnd` if a table loses its key here, or has one again: that is a gap (I9)."""
+        """Raise `PageMustEnd` where a table loses its key, or gets one again: that is a gap (I9)."""
         lost = self.rows.keyless.get(name)
         table = lost or name.removeprefix(f"{self.shard.keyspace}.")
         is_gap = not lost or self.rows.tables.skipped.was_relayed(table)
@@ -291,12 +290,13 @@ class ShardEvents:
             raise PageMustEnd
 
     def leave_out(self, table: str) -> str:
-        """Leave out a table from here on, or no longer: return the reason of the gap (I9)."""
+        """Leave out a table from here on, or stop leaving it out. Return the reason of the gap (I9)."""
         left = {*self.position.left_out} ^ {table}
+        is_moved = table in {**self.position.remade, **self._transaction.remade}
         self.position, self.lost = replace(self.position, left_out=tuple(sorted(left))), None
         if table not in left:
             self.rows.tables.skipped.take_back(table, has_gap=True)
-        return lost_rows(table, is_left=table in left)
+        return lost_rows(table, is_left=table in left, is_moved=is_moved)
 
     def _changed_by_statement(self, event: pb.VEvent) -> None:
         raise RelayError(
@@ -309,7 +309,7 @@ class ShardEvents:
         if not ends_shard(journal, self.shard):
             return
         try:
-            self._pending_journal = journal_of(journal, self.shard.keyspace)
+            self._transaction.journal = journal_of(journal, self.settings.keyspace, self.settings.portion)
         except GtidError as error:
             raise BrokenStream(f"a position in journal {journal.id} cannot be read: {error}") from None  # I4
 
@@ -332,13 +332,13 @@ _HANDLERS: dict[int, Callable[[ShardEvents, pb.VEvent], None]] = {
 class VStreamTransaction:
     """One transaction of a shard's stream. Its rows wait until the position at its end has come.
 
-    That is usually in the same answer of vtgate, and then its GTID and position need not be computed.
+    The position is usually in the same answer of vtgate. Then neither it nor the GTID has to be computed.
 
-    ``is_open``: whether BEGIN or a row has come. ``gtid``: "" until vtgate or a position names it. ``timestamp``:
-    seconds. ``begun_at``: bytes of the stream before it. ``has_changes``: whether its rows have started to become
-    changes; before that they are ``waiting``. ``emptied``: tables that a statement in it empties. ``statements``: its
-    published ones. ``executed``: the set at its end in canonical form, "" until that has come. ``remade``: as in the
-    position, once it has statements.
+    ``is_open``: whether BEGIN or a row has come. ``gtid``: the GTID, or "" until vtgate or a position names it.
+    ``timestamp``: its time, in seconds. ``begun_at``: bytes of the stream before it. ``has_changes``: whether its rows
+    have started to become changes; before that they are ``waiting``. ``emptied``: the tables that its statements empty.
+    ``statements``: its published statements. ``executed``: the set at its end in canonical form, or "" until that has
+    come. ``remade``: as in the position, once it has statements. ``journal``: the journal that ends the shard.
     """
 
     is_open: bool = False
@@ -351,6 +351,7 @@ class VStreamTransaction:
     statements: list[AppliedStatement] = field(default_factory=list)
     executed: str = ""
     remade: dict[str, str] = field(default_factory=dict)
+    journal: ReshardJournal | None = None
 
     def begin(self, event: pb.VEvent, bytes_in: int) -> None:
         """Start at ``event``, after ``bytes_in`` bytes of the stream."""
@@ -360,18 +361,18 @@ class VStreamTransaction:
         self.begun_at = bytes_in
 
     def end_after(self, executed: str) -> str:
-        """Return the executed set at its end, also before that has come. ``executed``: the set before it."""
+        """Return the executed set at its end, even before that has come. ``executed``: the set before it."""
         try:
             return self.executed or including(executed, self.gtid)
         except (GtidError, ValueError) as error:
             raise BrokenStream(f"cannot add transaction {self.gtid!r} to {executed}: {error}") from None
 
     def name_after(self, executed: str) -> str:
-        """Return its GTID, or else what its end adds to ``executed``; "" if that is nothing."""
+        """Return its GTID, or the GTID that its end adds to ``executed``; "" without either."""
         return self.gtid or added(executed, self.end_after(executed))
 
     def position_after(self, position: VStreamPosition) -> VStreamPosition:
-        """Return the position at its end. ``position``: the one before it."""
+        """Return the position at its end. ``position``: the position before it."""
         executed = self.end_after(position.executed) if self.executed or self.gtid else position.executed
         if position.transaction and (not position.done or self.gtid == position.transaction):
             position = replace(position, transaction="", done={})
@@ -379,7 +380,7 @@ class VStreamTransaction:
         return replace(position, executed=executed, left_out=left_out, remade=self.remade or position.remade)
 
     def is_ready(self, waiting: int, position: VStreamPosition, shard: VitessShard, settings: VStreamSettings) -> bool:
-        """Whether ``waiting`` bytes of rows need not wait for its end. ``RelayError`` if too many have to (I11)."""
+        """Whether ``waiting`` bytes of rows need not wait for its end. ``RelayError`` if they are too many (I11)."""
         if self.gtid:
             return waiting > settings.page_bytes
         if waiting > settings.largest_unnamed:

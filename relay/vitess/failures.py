@@ -1,7 +1,7 @@
-"""How the stream of a shard can end, by gRPC status and the text of the server.
+"""How the stream of a shard can end, by the server's gRPC status and text.
 
 Statuses and texts are from `shouldRetry`, `getJournalEvent` and `keyspaceHasBeenResharded` in vtgate's
-vstream_manager.go (Vitess v0.23). vtgate retries some failures itself; they end the stream once it gives up.
+vstream_manager.go (Vitess v0.23). vtgate retries some failures itself, and ends the stream once it gives up.
 """
 
 import re
@@ -11,7 +11,7 @@ from relay.vitess.http2 import CallEnded
 
 
 class BrokenStream(Exception):
-    """The events do not fit together: reopen the stream at the last position."""
+    """The events of a stream are invalid: reopen the stream at the last position."""
 
 
 class Ending(Enum):
@@ -23,18 +23,23 @@ class Ending(Enum):
     PURGED = auto()  # the binlogs after the position may be purged
     MISMATCH = auto()  # the tablet has not executed the position
     PARTICIPANTS = auto()  # the other participants of a journal are not in the stream
-    UNKNOWN_SHARD = auto()  # the topology does not have, or no longer has, the shard
-    NO_TABLE = auto()  # the tablet does not know, or no longer knows, a table
+    UNKNOWN_SHARD = auto()  # the topology does not have the shard, or no longer has it
+    NO_TABLE = auto()  # the tablet does not know a table, or no longer knows it
 
 
 _PARTICIPANTS = "not all journaling participants are in the stream"
 _UNKNOWN_SHARD = re.compile(r"shard provided in VGTID, (\S+), not found in the (\S+) keyspace")
 _MEMBER = re.compile(r'keyspace:\s*"([^"]*)"\s+shard:\s*"([^"]*)"')
-_PURGED = re.compile(r"errno (?:1236|1789)\b|purged required binary logs|has purged binary logs")
-# A tablet learns of a new table only when it reloads its schema.
-_NO_TABLE = "is not present in the database"
+_BY_TEXT = (
+    (re.compile(_PARTICIPANTS), Ending.PARTICIPANTS),
+    (_UNKNOWN_SHARD, Ending.UNKNOWN_SHARD),
+    # A tablet learns of a new table only when it reloads its schema.
+    (re.compile("is not present in the database"), Ending.NO_TABLE),
+    (re.compile("GTIDSet Mismatch"), Ending.MISMATCH),
+    (re.compile(r"errno (?:1236|1789)\b|purged required binary logs|has purged binary logs"), Ending.PURGED),
+)
 _SCHEMA = ("unknown table", "cannot determine table columns")
-# Texts of tablets that will refuse again; their status is UNKNOWN.
+# Error texts of tablets that would refuse again; their status is UNKNOWN.
 _REFUSALS = (*_SCHEMA, "partial row image encountered", "unsupported type", "Query was empty")
 _BY_STATUS = {
     "INVALID_ARGUMENT": Ending.FINAL,
@@ -46,16 +51,9 @@ _BY_STATUS = {
 
 def ending(ended: CallEnded) -> Ending:
     """Return what the end of a stream means."""
-    if _PARTICIPANTS in ended.text:
-        return Ending.PARTICIPANTS
-    if _UNKNOWN_SHARD.search(ended.text):
-        return Ending.UNKNOWN_SHARD
-    if _NO_TABLE in ended.text:
-        return Ending.NO_TABLE
-    if "GTIDSet Mismatch" in ended.text:
-        return Ending.MISMATCH
-    if _PURGED.search(ended.text):
-        return Ending.PURGED
+    for text, kind in _BY_TEXT:
+        if text.search(ended.text):
+            return kind
     if ended.code not in ("UNAVAILABLE", "CANCELLED") and any(text in ended.text for text in _REFUSALS):
         return Ending.FINAL
     return _BY_STATUS.get(ended.code, Ending.TRANSIENT)
@@ -74,10 +72,10 @@ def unknown_shard(ended: CallEnded) -> str:
 
 
 def hint(ended: CallEnded) -> str:
-    """Return what to do about a final end; "" if that is not known."""
+    """Return advice about a final end; "" if there is none."""
     if any(text in ended.text for text in _SCHEMA):
         return (
-            "\nThe table was altered or dropped since, and Vitess does not know its former columns: reset the source "
+            "\nThe table was altered or dropped since, and Vitess does not know its earlier columns: reset the source "
             "to a later position, and run the tablets with --track-schema-versions from now on"
         )
     if "partial row image" in ended.text:

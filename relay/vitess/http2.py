@@ -1,4 +1,4 @@
-"""The protocol of one gRPC call on an HTTP/2 connection of its own: turns received bytes into messages and replies.
+"""The protocol of one gRPC call on its own HTTP/2 connection: turns received bytes into messages and replies.
 
 It has no socket. Sources: RFC 9113, and "gRPC over HTTP2" in the documentation of gRPC.
 """
@@ -11,7 +11,7 @@ from hpack import Decoder, Encoder
 from hpack.exceptions import HPACKError
 
 WINDOW = 4 << 20
-"""Bytes that the server may send before we read them (I11). They wait in the kernel, and at the server."""
+"""Bytes that the server may send before the relay reads them (I11). They wait in the kernel and at the server."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -22,7 +22,7 @@ _LARGEST_FRAME = 16 << 10  # the default, which is kept
 _LARGEST_HEADERS = 1 << 20
 _FIRST_WINDOW = (1 << 16) - 1
 _HEADER = struct.Struct(">IBI")  # length and type, flags, stream
-_MESSAGE = struct.Struct(">IBIBI")  # the same, and the header of a message: compressed or not, length
+_MESSAGE = struct.Struct(">IBIBI")  # these three, and the header of a message: compressed or not, length
 _NUMBER = struct.Struct(">I")
 
 STATUSES = (
@@ -30,9 +30,9 @@ STATUSES = (
     *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
     *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
 )
-"""The names of gRPC's status codes, in their order."""
+"""The names of gRPC's status codes, in the order of their numbers."""
 
-# The gRPC status where the server sends none: "HTTP to gRPC Status Code Mapping" in the documentation of gRPC.
+# The gRPC status if the server sends none: "HTTP to gRPC Status Code Mapping" in the documentation of gRPC.
 _BY_HTTP_STATUS = {"400": "INTERNAL", "401": "UNAUTHENTICATED", "403": "PERMISSION_DENIED", "404": "UNIMPLEMENTED"}
 _BY_HTTP_STATUS |= dict.fromkeys(("429", "502", "503", "504"), "UNAVAILABLE")
 _BY_RESET = {7: "UNAVAILABLE", 8: "CANCELLED", 11: "RESOURCE_EXHAUSTED", 12: "PERMISSION_DENIED"}
@@ -55,9 +55,9 @@ class Exchange:
     ) -> None:
         self.authority = authority
         self.ended: CallEnded | None = None
-        # What the server announced before it hangs up.
+        # The reason that the server gave before it hung up.
         self.goodbye = ""
-        # The beginning of a frame, of a message, and how many bytes this message will have.
+        # The beginning of an incomplete frame, the beginning of an incomplete message, and the length of that message.
         self._rest = b""
         self._partial = bytearray()
         self._wanted = 0
@@ -68,7 +68,7 @@ class Exchange:
         self._is_last_block = False
         self._headers = Decoder(max_header_list_size=_LARGEST_HEADERS)
         self._http_status = ""
-        # The part of the request that the server has no room for yet; its room on the connection, and for the call.
+        # The part of the request that the server has no room for yet, and its room on the connection and for the call.
         self._request = b"\0" + _NUMBER.pack(len(request)) + request
         self._rooms = [_FIRST_WINDOW, _FIRST_WINDOW]
         self._first_room = _FIRST_WINDOW
@@ -85,7 +85,7 @@ class Exchange:
                 *headers,
             ]
         )
-        # The caller sends these bytes, and removes them.
+        # The caller sends these bytes and removes them.
         self.unsent = bytearray(_PREFACE)
         self.unsent += _frame(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
         self.unsent += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - _FIRST_WINDOW))
@@ -93,7 +93,7 @@ class Exchange:
         self._send_request()
 
     def receive(self, data: bytes, taken: list[bytes]) -> None:
-        """Process received bytes, and append the messages that are complete to ``taken``."""
+        """Process received bytes, and append complete messages to ``taken``."""
         self._rest = self._rest + data if self._rest else data
         try:
             self._parse(taken)
@@ -101,12 +101,12 @@ class Exchange:
             self.end("INTERNAL", f"{self.authority} does not speak HTTP/2 correctly: {error}")
 
     def end(self, code: str, text: str) -> None:
-        """End the call. If it has already ended, that reason stays."""
+        """End the call, unless it has already ended for another reason."""
         if self.ended is None:
             self.ended = CallEnded(code, text)
 
     def _send_request(self) -> None:
-        """Add as much of the request as the server has room for to what is sent."""
+        """Add as much of the request to ``unsent`` as the server has room for."""
         while self._request and (room := min(self._rooms)) > 0:
             part = self._request[: min(room, _LARGEST_FRAME)]
             self._request = self._request[len(part) :]
@@ -114,20 +114,20 @@ class Exchange:
             self.unsent += _frame(_DATA, 0 if self._request else _END_STREAM, _STREAM, part)
 
     def _parse(self, taken: list[bytes]) -> None:
-        """Process the frames that are complete."""
+        """Process the complete frames."""
         data, at = self._rest, 0
         size = len(data)
         unpack, at_boundary = _MESSAGE.unpack_from, not self._wanted and not self._partial
         while (left := size - at) >= 9:
-            # Fewer than 14 bytes cannot hold a message: "compressed" keeps them off the short path.
+            # Fewer than 14 bytes cannot hold a message: is_compressed keeps them off the short path.
             head = unpack(data, at) if left >= 14 else (*_HEADER.unpack_from(data, at), 1, 0)
             length, flags, stream, is_compressed, message = head
             end = at + 9 + (length >> 8)
             if end > size:
                 if length >> 8 > _LARGEST_FRAME:
-                    raise ValueError(f"a frame of {length >> 8} bytes")
+                    raise ValueError(f"a frame has {length >> 8} bytes, more than {_LARGEST_FRAME}")
                 break
-            # Usually a data frame is one message.
+            # Usually, a data frame is one message.
             if at_boundary and length == (message + 5) << 8 and not flags and not is_compressed and stream == _STREAM:
                 taken.append(data[at + 14 : end])
                 self._unacknowledged += message + 5
@@ -156,7 +156,7 @@ class Exchange:
         elif kind == _CONTINUATION:
             self._block += payload
             if len(self._block) > _LARGEST_HEADERS:
-                raise ValueError(f"headers of more than {_LARGEST_HEADERS} bytes")
+                raise ValueError(f"the headers have more than {_LARGEST_HEADERS} bytes")
             if flags & _END_HEADERS:
                 self._take_headers()
         elif kind == _SETTINGS:
@@ -189,7 +189,7 @@ class Exchange:
                 if len(partial) < 5:
                     return
                 if partial[0]:
-                    self.end("INTERNAL", "the server sent a compressed message, although none was offered")
+                    self.end("INTERNAL", "the server sent a compressed message, which the relay did not offer to read")
                     return
                 self._wanted = 5 + int.from_bytes(partial[1:5], "big")
             if len(partial) < self._wanted:
@@ -203,7 +203,7 @@ class Exchange:
         found = {bytes(each[0]).decode(errors="replace"): bytes(each[1]).decode(errors="replace") for each in raw}
         self._block = b""
         self._http_status = found.get(":status", self._http_status)
-        # The body after another HTTP status is a web page.
+        # After another HTTP status, the body is a web page.
         is_grpc = "grpc-status" in found or self._http_status in ("", "200") or self._http_status.startswith("1")
         if is_grpc and not self._is_last_block:
             return
@@ -233,5 +233,5 @@ def _unpadded(payload: bytes, flags: int) -> bytes:
     if not flags & _PADDED:
         return payload
     if (padding := payload[0]) >= len(payload):
-        raise ValueError(f"a frame of {len(payload)} bytes with a padding of {padding}")
+        raise ValueError(f"a frame of {len(payload)} bytes has a padding of {padding}")
     return payload[1 : len(payload) - padding]

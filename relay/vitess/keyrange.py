@@ -1,4 +1,4 @@
-"""Key ranges under the name that users import them by; see ``relay.keyrange``."""
+"""Exports ``relay.keyrange`` under the name that users import."""
 
 from relay.keyrange import KeyRange, shards_covering
 

@@ -1,24 +1,27 @@
-"""Snapshots of a keyspace: each table of each shard is a segment, copied by vtgate in a stream of its own.
+"""Snapshots of a keyspace: each table of each shard is a segment, which vtgate copies in a separate stream.
 
-The streams of the shards go on beside them. `relay.vitess.table_reader` reads a segment.
+Meanwhile, the streams of the shards go on. `relay.vitess.table_reader` reads a segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
-from relay.errors import RelayError
+from relay.errors import RelayError, Unavailable
 from relay.mysql_dialect.sources import SqlSnapshots, measured
+from relay.mysql_dialect.tables import Table
 from relay.process.slow_call import call_all
-from relay.records import Plan, Shard, ShardCheckpoint, StreamId
+from relay.records import Plan, Shard, ShardCheckpoint, StreamId, followers
 from relay.source import Measured, Segment
 from relay.table import Column
 from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
+from relay.vitess.portion import Portion
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
-from relay.vitess.table_reader import CopiedTableReader, FindTables
+from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables
 from relay.vitess.tablets import Tablets
 
@@ -27,12 +30,16 @@ if TYPE_CHECKING:
 
 
 def rounded(columns: Iterable[Column]) -> list[str]:
-    """Return the names of the columns that SELECT rounds, so that no table with them can be copied."""
+    """Return the names of the columns that SELECT rounds. A table with such a column cannot be copied."""
     return [column.name for column in columns if column.type == ColumnKind.FLOAT]
 
 
 class KeyspaceSnapshots(SqlSnapshots):
-    """Reads the tables of a keyspace. ``tables``: makes what the reader of one segment knows of them."""
+    """Takes snapshots of a keyspace.
+
+    ``find``: returns the current layouts of the wanted tables by name; its argument has the keyspace of each table that
+    was moved to another one. ``tables``: returns the `Tables` for a reader of the given shard.
+    """
 
     def __init__(
         self,
@@ -40,8 +47,8 @@ class KeyspaceSnapshots(SqlSnapshots):
         stream: StreamId,
         vtgate: Vtgate,
         settings: VStreamSettings,
-        find: FindTables,
-        tables: Callable[[], Tables],
+        find: Callable[[Mapping[str, str]], Mapping[str, Table]],
+        tables: Callable[[str], Tables],
         clock: Callable[[], float],
     ) -> None:
         super().__init__(config)
@@ -56,12 +63,20 @@ class KeyspaceSnapshots(SqlSnapshots):
         return any(start.get("type") == "copy" for start in plan.shards.values())
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
-        """Return the ``tables`` of each shard that has not ended, the largest first.
+        """Return each of ``tables`` in each shard that has not ended, the largest first.
 
         Raises ``Unavailable``, and ``RelayError`` for a table that cannot be copied.
         """
-        shards = self.unfinished(published)
-        wanted = {name: table for name, table in self._find().items() if tables is None or name in tables}
+        following = (each for shard in published for each in followers(shard, published).items())
+        if waiting := sorted(name for name, follower in following if follower is None):  # I7: its rows would be removed
+            raise Unavailable(
+                f"source {self._source}: the snapshot has to wait until the relay has begun to read shard {waiting[0]}"
+            )
+        reading = {shard: portion_of(each) for shard, each in published.items() if not each.state.ended}
+        moved = [shard for shard, portion in reading.items() if portion.only]
+        shards = [*self.unfinished({name: each for name, each in published.items() if name not in moved}), *moved]
+        found = self._find(self._elsewhere(published))
+        wanted = {name: table for name, table in found.items() if tables is None or name in tables}
         for name, table in wanted.items():
             if inexact := rounded(table.schema.row or ()):
                 raise RelayError(
@@ -76,10 +91,25 @@ class KeyspaceSnapshots(SqlSnapshots):
             (of_shard.get(name, 0), shard, name)
             for shard, of_shard in zip(shards, counts, strict=True)
             for name in wanted
+            if reading[shard].has(name)
         )
-        return measured(rows, self._tables().skipped.measured(wanted.keys(), tables))
+        return measured(rows, self._tables(shards[0]).skipped.measured(wanted.keys(), tables))
 
     def open(self, segment: Segment) -> CopiedTableReader:
-        return CopiedTableReader(
-            self._vtgate, self._stream, segment, self._tables(), self._find, self._settings, clock=self._clock
-        )
+        tables = self._tables(segment.part.shard)
+        find = partial(self._find, self._elsewhere(segment.published()))
+        return CopiedTableReader(self._vtgate, self._stream, segment, tables, find, self._settings, clock=self._clock)
+
+    def _elsewhere(self, published: Mapping[str, ShardCheckpoint]) -> Mapping[str, str]:
+        """Return the new keyspace of each table that was moved to another keyspace."""
+        names = {shard: VitessShard.of(self._stream, Shard(shard), self._settings.keyspace) for shard in published}
+        return {
+            table: names[shard].keyspace
+            for shard, each in published.items()
+            if not each.state.ended and names[shard].keyspace != self._settings.keyspace
+            for table in portion_of(each).only
+        }
+
+
+def portion_of(checkpoint: ShardCheckpoint) -> Portion:
+    return Portion.of(checkpoint.start or {})

@@ -1,26 +1,24 @@
 """Vitess as a kind of source."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
 
+from relay.config import VitessConfig
 from relay.mysql_dialect.sources import check_tables, find_tables
-from relay.source import CheckedSource, SourceKind
+from relay.records import Shard
+from relay.source import SourceKind
 from relay.vitess.source import VitessSource
-
-if TYPE_CHECKING:
-    from relay.config import VitessConfig
+from relay.vitess.table_rows import VitessTableRows
 
 
-def _find_tables(entry: VitessConfig) -> list[str]:
+def _rows(entry: VitessConfig, open_shards: Callable[[], Sequence[Shard]]) -> Iterator[VitessTableRows]:
     with closing(VitessSource(entry)) as source:
-        return find_tables(source)
+        shards = open_shards()
+        source.connect()
+        for table in entry.table_names:
+            yield VitessTableRows(source, shards, table)
 
 
-def _check(entry: VitessConfig) -> CheckedSource:
-    with closing(VitessSource(entry)) as source:
-        return check_tables(entry, source)
-
-
-KIND = SourceKind(VitessSource, _find_tables, _check)
+KIND = SourceKind(
+    VitessSource, lambda entry: find_tables(VitessSource(entry)), lambda entry: check_tables(VitessSource(entry)), _rows
+)

@@ -1,7 +1,7 @@
 """The primary collation weights of a text, which the ``unicode_loose_*`` vindexes hash.
 
-The weights are Vitess', whose tables are frozen because they determine the shards of existing rows.
-``tests/vitess/loose_weights_test.go`` writes ``loose_weights.xz`` from them.
+The weights come from Vitess' tables, which are frozen because they determine the shards of existing rows.
+``tests/vitess/loose_weights_test.go`` writes ``loose_weights.xz`` from these tables.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import lzma
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
-from relay.mysql_dialect.memo import Memo
+from relay.mysql_dialect.printed import REMEMBERED
 
 _MOST_MARKS = 30  # elements in one run of combining marks that Vitess sorts
 _MOST_SKIPPED = 15  # marks between the parts of a contraction: Vitess stops at 30, and counts some twice
@@ -25,19 +25,19 @@ Elements = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True)
 class _Node:
-    """The characters that may continue a contraction. ``elements``: its elements, if it may end here."""
+    """The characters that may continue a contraction. ``elements``: the contraction's elements, if it may end here."""
 
     next: dict[str, _Node] = field(default_factory=dict)
     elements: Elements | None = None
 
 
 class _Weights:
-    """Elements of code points and of contractions, and combining classes. Threads share it; it never changes."""
+    """The elements of code points and contractions, and combining classes. It never changes, so threads share it."""
 
     def __init__(self, text: str) -> None:
         self._elements: dict[str, Elements] = {}
         self.contractions: dict[str, _Node] = {}
-        # The combining classes of the first and of the last character in the canonical decomposition; of others, 0.
+        # By mark, the combining class of the first and of the last character in its canonical decomposition.
         self.leads: dict[str, int] = {}
         self.trails: dict[str, int] = {}
         self._ideographs: list[tuple[int, int]] = []
@@ -66,9 +66,9 @@ class _Weights:
                     ranges.append((int(first, 16), int(last, 16)))
         # A text without these characters has the weights of its characters, one after the other.
         self.dependent = frozenset(suffixes | {c for c, elements in self._elements.items() if elements[0][1]})
-        # The weights of single characters, as they are hashed.
-        self.keys = Memo(self._key)
-        self.ascii = [self.keys[chr(code)] for code in range(128)]
+        # Returns the weights of a single character, as they are hashed.
+        self.key = lru_cache(REMEMBERED)(self._key)
+        self.ascii = [self.key(chr(code)) for code in range(128)]
 
     def _key(self, character: str) -> bytes:
         return b"".join(_packed(primary) for primary, _ in self.elements(character))
@@ -84,7 +84,9 @@ class _Weights:
             jamo = [0x1100 + syllable // 21, 0x1161 + syllable % 21] + ([0x11A7 + trail] if trail else [])
             return tuple(element for part in jamo for element in self._elements[chr(part)])
         if 0xD800 <= code < 0xE000:
-            raise ValueError(f"a lone surrogate (U+{code:04X}) cannot be encoded in UTF-8, and has no weight")
+            raise ValueError(
+                f"a lone surrogate (U+{code:04X}) cannot be encoded in UTF-8, so it has no collation weight"
+            )
         if _within(self._unsure, code):
             raise ValueError(
                 f"U+{code:04X} is not assigned in Unicode 15: its weight depends on the version of Go that Vitess was "
@@ -106,7 +108,7 @@ def primary_key(text: str) -> bytes:
     if text.isascii():
         return b"".join(map(weights.ascii.__getitem__, text.encode("ascii")))
     if weights.dependent.isdisjoint(text):
-        return b"".join(map(weights.keys.__getitem__, text))
+        return b"".join(map(weights.key, text))
     return _WeightReader(weights, text).key()
 
 
@@ -184,8 +186,8 @@ class _WeightReader:
                 found.end = next((n for n in range(at, len(suffix)) if not leads.get(suffix[n])), len(suffix))
                 if found.end - kept > _MOST_SKIPPED:
                     raise ValueError(
-                        f"{found.end - kept} combining marks in a row after {starter!r}: Vitess splits such a row, and "
-                        "where it does is uncertain"
+                        f"{found.end - kept} combining marks in a row after {starter!r}: Vitess splits so many marks, "
+                        "and it is uncertain where"
                     )
                 while at < len(suffix) and not found.done and not suffix[at].isascii():
                     lead = leads.get(suffix[at], 0)

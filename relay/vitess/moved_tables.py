@@ -1,72 +1,241 @@
-"""Tables that MoveTables has taken to another keyspace: journals in the databases say so, and no stream has them."""
+"""Finds tables that MoveTables takes to another keyspace and back. Journals in the databases say so, streams do not.
 
+As after a reshard, the journal ends the stream of a shard. Streams of the moved tables continue it in the other
+keyspace, and a stream of the other tables continues it in the shard.
+"""
+
+import logging
 import re
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from typing import Any, NamedTuple
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
-from relay.vitess.client import Vtgate
+from relay.mysql_dialect.catalog import quoted
+from relay.records import ReshardJournal
+from relay.vitess.client import SHARDS, Vtgate
+from relay.vitess.journals import name_in
+from relay.vitess.portion import Portion
+from relay.vitess.position import VStreamPosition, canonical
+from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 
-MovedTo = Callable[[VitessShard, str, GtidSet, str], str | None]
-"""`moved_to` of one vtgate."""
+log = logging.getLogger(__name__)
 
-_JOURNALS = "select val from _vt.resharding_journal where db_name = database()"
-_ABSENT = re.compile(r"errno (1146|1049)|(doesn't|does not) exist|not found|unknown database", re.IGNORECASE)
+_JOURNALS = "select val from {}.resharding_journal where db_name = database()"
+_DATABASES = "select table_schema from information_schema.tables where table_name = 'resharding_journal'"
+_KEYSPACES = "show vitess_keyspaces"
+_ABSENT = re.compile(r"\berrno (1146|1049)\b")
+_DENIED = re.compile(r"\bdenied\b", re.IGNORECASE)
+_GRANT = ": let the relay's user read _vt.resharding_journal, and if the tablets have table ACLs, allow it there, too"
 _RESHARD = re.compile(r"\bmigration_type:\s*SHARDS\b")
+_ID = re.compile(r"\bid:\s*(-?\d+)")
 _TABLE = re.compile(r'\btables:\s*"([^"]*)"')
 _GTIDS = r'"((?:MySQL56|MariaDB)/[^"]*)"'
 _POSITION = re.compile(rf"\blocal_position:\s*{_GTIDS}")
 _TARGET = re.compile(rf'\bshard_gtids:\s*\{{\s*keyspace:\s*"([^"]*)"\s*shard:\s*"([^"]*)"\s*gtid:\s*{_GTIDS}')
+_PARTICIPANT = re.compile(r'\bparticipants:\s*\{\s*keyspace:\s*"([^"]*)"\s*shard:\s*"([^"]*)"')
 
 
-class _Move(NamedTuple):
-    """``position``: of the shard that had the table. ``targets``: of each that has it since, by keyspace and shard."""
+class Move(NamedTuple):
+    """The journal of a move of tables. ``position``: the position of the old shard after its last change of them.
 
+    ``targets``: by keyspace and shard, the position of each shard that has them since. ``participants``: the keyspaces
+    and shards that had them.
+    """
+
+    id: str
+    tables: frozenset[str]
     position: GtidSet
     targets: Mapping[tuple[str, str], GtidSet]
+    participants: tuple[tuple[str, str], ...]
 
 
-def moved_to(vtgate: Vtgate, shard: VitessShard, table: str, executed: GtidSet, remade: str) -> str | None:
-    """Return the keyspace that a table was moved to from ``shard``; None if it was not, or is back.
+class TableMoves:
+    """Finds the moves of tables from one shard. Used by the thread that reads the shard.
 
-    ``executed``: what the shard had executed when that was so. ``remade``: as in ``VStreamPosition``. Raises
-    ``Unavailable``.
+    ``settings``: the settings of the stream. ``start``: the position where the stream begins.
     """
-    here = shard.keyspace, shard.name
-    found, since = _moves(vtgate, *here, table), parse(remade)
-    # I7: the journal of a table stays for ever, also after another one got its name.
-    moves = [move for move in found if executed.contains(move.position) and move.position.contains(since)]
-    last = next((move for move in moves if all(move.position.contains(each.position) for each in moves)), None)
-    if last is None:
-        return None
-    for place in last.targets:
-        try:
-            found = _moves(vtgate, *place, table)
-        except RelayError:  # it may have been resharded since
-            continue
-        back = [move.targets[here] for move in found if here in move.targets]
-        if any(executed.contains(at) and at != last.position and at.contains(last.position) for at in back):
+
+    def __init__(self, vtgate: Vtgate, shard: VitessShard, settings: VStreamSettings, start: Mapping[str, Any]) -> None:
+        self._vtgate = vtgate
+        self._shard = shard
+        self._start = start
+        self.settings = settings
+        # Whether transactions without rows have come since the journals were read: one may have written a journal.
+        self.is_due = False
+        # The move that ends the stream at its position.
+        self.found: Move | None = None
+        # The ids of the moves before it.
+        self._past: tuple[str, ...] = ()
+        # Once a reshard has ended the shard: tables known not to have been moved before.
+        self._unmoved: set[str] | None = None
+
+    def look(self, position: VStreamPosition, tables: Callable[[VStreamPosition], Collection[str]]) -> bool:
+        """Whether a move of wanted tables ends the stream at ``position`` or before it. Raises ``Unavailable``.
+
+        Asks only if it `is_due`. ``tables``: returns all tables that may have been moved before a position.
+        """
+        if self.found is not None or not self.is_due:
+            return False
+        moves = self._moves_of(tables(position))
+        self.is_due = False
+        known, start, until = self.settings.portion.moves, parse(self._start["gtid"]), parse(position.executed)
+        reached = [move for move in moves if until.contains(move.position)]
+        if known:
+            past = [move for move in reached if move.id in known]
+        else:  # the transaction that writes a journal comes after the position in it
+            past = [move for move in reached if start != move.position and start.contains(move.position)]
+        new = [move for move in reached if move not in past and any(map(self.settings.is_wanted, move.tables))]
+        first = [move for move in new if all(other.position.contains(move.position) for other in new)]
+        self.found = next(iter(first or new), None)
+        self._past = tuple(move.id for move in past)
+        return self.found is not None
+
+    def is_reached(self, position: VStreamPosition) -> bool:
+        """Whether the stream ends at ``position``, because tables were moved."""
+        found = self.found
+        return found is not None and not position.transaction and parse(position.executed).contains(found.position)
+
+    def journal(self, position: VStreamPosition) -> ReshardJournal:
+        """Log the move that was found, and return its journal, which ends the shard at ``position``."""
+        assert self.found is not None
+        number, tables, _, targets, participants = self.found
+        keyspace, shard = self.settings.keyspace, self._shard
+        moved = sorted(filter(self.settings.is_wanted, tables))
+        starts: dict[str, dict[str, Any]] = {
+            name_in(keyspace, *place): {"gtid": canonical(at.position), **Portion(tuple(moved)).to_json()}
+            for place, at in targets.items()
+        }
+        log.warning(
+            "%s: MoveTables has taken %s to another keyspace: the relay reads changes after %s from %s",
+            shard.qualified,
+            ", ".join(moved),
+            position.executed,
+            ", ".join(starts),
+        )
+        # I1: this stream also has tables that are created or added to the config later.
+        if (rest := self.settings.portion.less(moved, (*self._past, number))) is not None:
+            starts[name_in(keyspace, shard.keyspace, shard.name)] = {**position.to_json(), **rest.to_json()}
+        return ReshardJournal(number, tuple(name_in(keyspace, *each) for each in participants), starts)
+
+    def moved_to(self, table: str, executed: GtidSet, remade: str) -> str | None:
+        """Return the keyspace that a table was moved to from the shard, or None if it was not moved or is back.
+
+        ``executed``: the set that the shard had executed at that point. ``remade``: the table's ``remade`` in
+        ``VStreamPosition``. Raises ``Unavailable``.
+        """
+        here = self._shard.keyspace, self._shard.name
+        found, since = self._moves_of((table,)), parse(remade)
+        # I7: the journal of a table stays for ever, even after another table gets its name.
+        moves = [
+            move
+            for move in found
+            if table in move.tables and executed.contains(move.position) and move.position.contains(since)
+        ]
+        last = next((move for move in moves if all(move.position.contains(each.position) for each in moves)), None)
+        if last is None:
             return None
-    return next(iter(last.targets))[0]
+        if table in self.settings.portion.only and parse(self._start["gtid"]).contains(last.position):
+            return None  # the table was back when the stream began
+        for place in last.targets:
+            try:
+                found = _moves(self._vtgate, *place)
+            except Unavailable:
+                if not _has_ended(self._vtgate, *place):  # I7: the table may have come back
+                    raise
+                continue
+            back = [move.targets[here] for move in found if table in move.tables and here in move.targets]
+            if any(executed.contains(at) and at != last.position and at.contains(last.position) for at in back):
+                return None
+        return next(iter(last.targets))[0]
+
+    def _moves_of(self, tables: Collection[str]) -> list[Move]:
+        """Return the moves from the shard, at least the moves of ``tables``. Raises ``Unavailable``.
+
+        A shard that a reshard has ended does not answer any more. Then nothing was moved if each table is still in the
+        keyspace, or at least in no other keyspace.
+        """
+        here = self._shard.keyspace, self._shard.name
+        if self._unmoved is not None and self._unmoved.issuperset(tables):
+            return []
+        try:
+            return _moves(self._vtgate, *here)
+        except Unavailable as error:
+            if not _has_ended(self._vtgate, *here):
+                raise
+            why = f"{error}. Shard {self._shard.qualified} was resharded since"
+        gone = {*tables} - _tables_in(self._vtgate, here[0], why)
+        for keyspace in sorted(_listed(self._vtgate, _KEYSPACES) - {here[0]}) if gone else ():
+            if moved := sorted(gone & _tables_in(self._vtgate, keyspace, why)):
+                raise Unavailable(  # I1
+                    f"{why}, and {moved[0]} may have been moved to keyspace {keyspace} before that: run "
+                    f"`relay reset CONFIG {self._shard.source} --to ...`"
+                )
+        log.info("%s: no table was moved to another keyspace before the shard was resharded", self._shard.qualified)
+        self._unmoved = {*tables, *(self._unmoved or ())}
+        return []
 
 
-def _moves(vtgate: Vtgate, keyspace: str, shard: str, table: str) -> list[_Move]:
-    """Return the moves of ``table`` to other keyspaces that a shard has executed. Raises ``Unavailable``."""
+def tables_moved(vtgate: Vtgate, shards: Iterable[VitessShard]) -> Set[str]:
+    """Return the tables that were ever moved from one of ``shards`` to another keyspace. Raises ``Unavailable``."""
+    return {table for shard in shards for move in _moves(vtgate, shard.keyspace, shard.name) for table in move.tables}
+
+
+def _has_ended(vtgate: Vtgate, keyspace: str, shard: str) -> bool:
+    """Whether a reshard has ended a shard, or its keyspace is gone. Raises ``Unavailable``."""
+    shards = _listed(vtgate, SHARDS)
+    if any(each.startswith(f"{keyspace}/") for each in shards):
+        return f"{keyspace}/{shard}" not in shards
+    return keyspace not in _listed(vtgate, _KEYSPACES)  # vtgate leaves out shards that it cannot look up
+
+
+def _tables_in(vtgate: Vtgate, keyspace: str, why: str) -> Set[str]:
+    """Return the tables of a keyspace. Raises ``Unavailable``. ``why``: the reason for the question."""
     try:
-        rows = vtgate.execute(_JOURNALS, f"{keyspace}:{shard}@primary")
+        return _listed(vtgate, "show tables", f"{keyspace}@primary")
+    except Unavailable as error:
+        raise Unavailable(f"{why}, and the tables of keyspace {keyspace} cannot be listed: {error}") from error
+
+
+def _listed(vtgate: Vtgate, sql: str, target: str = "") -> Set[str]:
+    """Return the names that a statement lists. Raises ``Unavailable``."""
+    try:
+        return {*vtgate.listed(sql, target)}
+    except RelayError as error:
+        raise Unavailable(str(error)) from error
+
+
+def _moves(vtgate: Vtgate, keyspace: str, shard: str) -> list[Move]:
+    """Return the moves of tables from a shard to other keyspaces. Raises ``Unavailable``."""
+    target = f"{keyspace}:{shard}@primary"
+    rows = _answer(vtgate, _JOURNALS.format("_vt"), target)
+    if rows is None:  # the sidecar database may have another name, or the shard may have no journals
+        names = [str(next(iter(row.values()))) for row in _answer(vtgate, _DATABASES, target) or ()]
+        rows = [row for name in names for row in _answer(vtgate, _JOURNALS.format(quoted(name)), target) or ()]
+    return [
+        Move(
+            number[1],
+            frozenset(_TABLE.findall(journal)),
+            parse(position[1]),
+            {(to, name): parse(at) for to, name, at in _TARGET.findall(journal)},
+            tuple(_PARTICIPANT.findall(journal)),
+        )
+        for journal in (str(row["val"]) for row in rows)
+        if not _RESHARD.search(journal) and (position := _POSITION.search(journal)) and (number := _ID.search(journal))
+    ]
+
+
+def _answer(vtgate: Vtgate, sql: str, target: str) -> list[dict[str, str | None]] | None:
+    """Return the rows of a statement, or None if its table does not exist. Raises ``Unavailable``."""
+    try:
+        return vtgate.execute(sql, target)
     except Unavailable:
         raise
     except RelayError as error:
-        if _ABSENT.search(str(error)) is None:  # I1
-            raise Unavailable(
-                f"shard {keyspace}/{shard}: whether {table} was moved to another keyspace cannot be asked: {error}"
-            ) from error
-        return []  # the shard never had one
-    journals = [str(row["val"]) for row in rows]
-    return [
-        _Move(parse(position[1]), {(to, name): parse(at) for to, name, at in _TARGET.findall(journal)})
-        for journal in journals
-        if not _RESHARD.search(journal) and table in _TABLE.findall(journal) and (position := _POSITION.search(journal))
-    ]
+        if _ABSENT.search(str(error)) is not None:
+            return None
+        place, grant = target.replace(":", "/").removesuffix("@primary"), _GRANT if _DENIED.search(str(error)) else ""
+        raise Unavailable(  # I1
+            f"{place}: cannot find out which tables were moved to another keyspace: {error}{grant}"
+        ) from error

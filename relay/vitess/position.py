@@ -2,7 +2,7 @@
 
 ``{"gtid": ...}`` covers everything up to an executed set. In the middle of a transaction, ``transaction`` names it,
 ``rows_done`` counts its published rows and ``rows_of`` counts them by table: reading resumes before the transaction
-and skips them. Checkpoints hold this JSON.
+and skips those rows.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class VStreamPosition:
     """A position in the stream of one shard."""
 
     executed: str
-    """The executed set in canonical form, flavour in front."""
+    """The executed set in canonical form, with its flavour in front."""
     transaction: str = ""
     """The GTID of the next transaction, if some of its rows are published."""
     done: PublishedRows = field(default_factory=dict)
     """How many rows of ``transaction`` are published."""
     left_out: tuple[str, ...] = ()
-    """The tables that have lost their key, and whose rows are left out since: a gap says so (I9)."""
+    """The tables whose rows are left out since they lost their key or moved elsewhere: a gap says so (I9)."""
     remade: Mapping[str, str] = field(default_factory=dict)
-    """By table that was moved to another keyspace and removed: the executed set when another one was made, or ""."""
+    """By name of a moved and removed table: the executed set when another table got the name; "" before that."""
 
     @classmethod
     def from_json(cls, position: Position | Start, shard: str) -> VStreamPosition:
@@ -58,7 +58,7 @@ class VStreamPosition:
 
     @property
     def needed(self) -> GtidSet:
-        """What a tablet has to have, so that it lacks nothing that was published, even in part."""
+        """The set that a tablet needs, so that it has every transaction that is published, even in part."""
         return gtid.parse(including(self.executed, self.transaction) if self.transaction else self.executed)
 
 
@@ -69,12 +69,12 @@ def position_in(vgtid: pb.VGtid, shard: VitessShard) -> tuple[pb.ShardGtid, str]
             try:
                 return position, canonical(position.gtid)
             except GtidError as error:
-                raise BrokenStream(f"a position cannot be read: {error}") from None  # I4
-    raise BrokenStream(f"a position lacks {shard.keyspace}/{shard.name}")
+                raise BrokenStream(f"vtgate sent a position that cannot be read: {error}") from None  # I4
+    raise BrokenStream(f"vtgate sent a position without {shard.keyspace}/{shard.name}")
 
 
 def canonical(text: str) -> str:
-    """Return the canonical form of an executed set, flavour in front.
+    """Return the canonical form of an executed set, with its flavour in front.
 
     Raises ``GtidError`` for `current`, an empty set and anything that is not a set.
     """

@@ -8,20 +8,19 @@ from dataclasses import replace
 from relay.errors import RelayError, Unavailable
 from relay.mysql_dialect.snapshot_times import LATENESS
 from relay.records import Gap, StreamId
-from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
+from relay.source import LastPage, Opening, Page, PageCounts, ReadResult, UnknownShard, Unreadable
 from relay.vitess.call import Call
-from relay.vitess.client import CURRENT, EVERY, Vtgate, events_of
+from relay.vitess.client import CURRENT, NO_TABLE, Vtgate, events_of
 from relay.vitess.events import ShardEvents
 from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import JournalParticipants
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.server_starts import ServerStarts
+from relay.vitess.server_starts import ServerStarted, ServerStarts
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd
-from relay.vitess.stream_end import ServerStarted
 from relay.vitess.tables import Tables
 from relay.vitess.tablets import select_all
 from relay.vitess.watch import PositionPurged, Watch
@@ -29,24 +28,23 @@ from relay.vitess.watch import PositionPurged, Watch
 log = logging.getLogger(__name__)
 
 READ_AT_ONCE = 16 << 10
-"""Bytes of small answers, about."""
+"""About how many bytes of small answers are read together."""
 
 
 class ShardStream:
-    """Reads ``call`` into ``events``. ``is_shared``: the call has other shards' events too, which are skipped."""
+    """Applies the events of ``call``. ``is_shared``: whether it has other shards' events too, which are skipped."""
 
     def __init__(self, call: Call, events: ShardEvents, watch: Watch, *, is_shared: bool) -> None:
         self.events = events
         self._call = call
         self._watch = watch
         self._is_shared = is_shared
-        # Answers that are not read yet and their bytes, answers before them that were read in part, and events that are
-        # not applied yet.
+        # Unread answers and their bytes, the unread rest of answers before them, and events that are not applied yet.
         self._answers: list[bytes] = []
         self._size = 0
         self._rest = b""
         self._left: Iterator[pb.VEvent] = iter(())
-        # The event that the next page starts with, if it ended this one.
+        # The event that ended the page, if one did: the next page starts with it.
         self._held: pb.VEvent | None = None
 
     def close(self) -> None:
@@ -55,7 +53,7 @@ class ShardStream:
     def read(self) -> None:
         """Apply events until there are enough for a page, or no more have come. Waits once, for a first change.
 
-        Raises `CallEnded` once everything that came before the end is applied, and what ``ShardEvents.apply`` raises.
+        Raises `CallEnded` once all events before the end are applied, and the errors of ``ShardEvents.apply``.
         """
         events, settings = self.events, self.events.settings
         deadline = time.monotonic() + settings.wait
@@ -63,13 +61,13 @@ class ShardStream:
             if self._answers or self._rest:
                 self._read_next()
                 continue
-            # Changes are not kept waiting; positions without changes are collected.
+            # Changes do not wait; positions without changes are collected.
             wait = 0.0 if events.changes.size else max(0.0, deadline - time.monotonic())
             answers = self._call.take(wait)
             if not answers:
                 return
             self._watch.received()
-            self._answers = answers  # all before them are read
+            self._answers = answers  # all earlier answers are read
             self._size = sum(map(len, answers))
 
     def _apply_parsed(self) -> bool:
@@ -91,8 +89,8 @@ class ShardStream:
         return changes.size < page_bytes
 
     def _read_next(self) -> None:
-        """Read the whole transactions of the next answer, or of several small ones at once; otherwise, parse them."""
-        # Concatenated messages are one message with the events of all, which ends after any of them.
+        """Read whole transactions of the next answer, or of several small ones. If there are none, parse the events."""
+        # Concatenated messages are one message with the events of all; each event may be its end.
         count = max(1, READ_AT_ONCE * len(self._answers) // max(1, self._size))
         answers = b"".join(self._answers[:count])
         del self._answers[:count]
@@ -112,7 +110,7 @@ class ShardStream:
 
 
 class VitessShardReader:
-    """The reader of one shard. Starts are positions, see ``position``."""
+    """Reads one shard. Its starts are positions, see ``relay.vitess.position``."""
 
     streams = True
 
@@ -133,26 +131,25 @@ class VitessShardReader:
         self.clock = clock
         self._heard = heard
         shard = VitessShard.of(stream, opening.shard, settings.keyspace)
-        # Where the last page ended.
+        # The position at the end of the last page.
         self.position = VStreamPosition.from_json(opening.resume, shard.qualified)
         self.token = opening.checkpoint.token if opening.checkpoint is not None else None
-        # Seconds: no token is earlier.
+        # Seconds: no later token is earlier than this.
         self.floor = opening.floor
-        names = list(tables.names if settings.tables is None else settings.tables)
-        if not names:
+        names = list(tables.names if settings.streamed is None else settings.streamed)
+        if not names and not settings.portion.without:
             raise RelayError(
                 f"shard {shard.qualified}: the keyspace has no table to relay: create one with a primary key, "
                 "or name the columns of a `key`"
             )
         self._participants = JournalParticipants(shard)
-        self.watch = Watch(vtgate, shard, names[0], settings, clock=clock)
+        self.watch = Watch(vtgate, shard, next(iter(names), NO_TABLE), settings, clock=clock)
         self._starts = ServerStarts(self.watch.tablets, silence=settings.silence)
         self._stream: ShardStream | None = None
-        # Why the position can no longer be read from, until the head is known.
+        # Why no stream can start at the position any more, until the head is known.
         self._purged: str | None = None
-        # A final error, which is raised after the page of what came before it.
+        # A final error, which is raised after the page with the changes before it.
         self._fault: RelayError | None = None
-        # The last page of the shard.
         self._end: Page | None = None
 
     def close(self) -> None:
@@ -162,16 +159,20 @@ class VitessShardReader:
     # ------------------------------------------------------------------ pages
 
     def read(self) -> ReadResult:
-        """Return the next page. Raises ``RelayError`` for what no retry can change."""
+        """Return the next page. Raises ``RelayError`` if no retry can help."""
         begun = self.clock()
         if self._end is not None:
             return replace(
-                self._end, changes=(), schema_changes=(), begun=begun, records=0, size=0, gap=None, tables=()
+                self._end, changes=(), schema_changes=(), begun=begun, counts=PageCounts(), gap=None, tables=()
             )
         if self._purged is not None:
             return self._skip_to_head(self._purged, begun)
         if self._fault is not None:
             raise self._fault
+        if self.tables.moves.is_reached(self.position):
+            self.close()
+            self._end = replace(self._empty_page(begun), end=LastPage(self.tables.moves.journal(self.position)))
+            return self._end
         stream = self._stream = self._stream or self._open()
         try:
             stream.read()
@@ -186,7 +187,7 @@ class VitessShardReader:
                 return self._empty_page(begun)
         except BrokenStream as error:
             self._close_stream()
-            return Unreadable(self.shard, begun, f"reopening the stream, whose events do not fit together: {error}")
+            return Unreadable(self.shard, begun, f"reopening the stream: {error}")
         except Unavailable as error:
             self._close_stream()
             return Unreadable(self.shard, begun, f"a table cannot be looked up: {error}")
@@ -194,6 +195,8 @@ class VitessShardReader:
             if not self._has_page(stream.events):
                 raise
             self._fault = error
+        if (ahead := self._ahead_of_move(stream.events, begun)) is not None:
+            return ahead
         if (lost := stream.events.lost) is not None:
             lost_from = stream.events.resume_position()
             reason = stream.events.leave_out(lost)
@@ -205,14 +208,25 @@ class VitessShardReader:
             return page
         return self._check_silence(page, stream.events)
 
+    def _ahead_of_move(self, events: ShardEvents, begun: float) -> ReadResult | None:
+        """Return what replaces a page if tables may have been moved to another keyspace in it, and None otherwise."""
+        try:
+            if not self.tables.moves.look(events.position, self.tables.may_be_moved):
+                return None
+            result: ReadResult = self._empty_page(begun)
+        except Unavailable as error:
+            result = Unreadable(self.shard, begun, str(error))
+        self._close_stream()  # the changes before the move are read again
+        self._fault = None
+        return result
+
     def _check_silence(self, page: Page, events: ShardEvents) -> ReadResult:
-        """Return ``page``, which has no changes, or why the stream is silent although it should not be."""
+        """Return ``page``, which has no changes, or why the stream is silent if it should not be."""
         try:
             reason = self.watch.diagnose(self.position, events.is_active)
         except PositionPurged as purged:
             self._close_stream()
-            self._purged = str(purged)
-            return self._skip_to_head(self._purged, page.begun)
+            return self._skip_to_head(str(purged), page.begun)
         if reason is None:
             return page
         self._close_stream()
@@ -236,8 +250,8 @@ class VitessShardReader:
             self.floor = max(self.floor, self.token.timestamp)
         behind, events.changes.tally.behind = events.changes.tally.behind, 0
         progress, events.progress = events.progress, None
-        if self._has_reached_head(position, events) and self.watch.reached is not None:
-            progress = max(progress or 0.0, self.watch.reached - self.watch.settings.margin)
+        if (reached := self._reached_head(position, events)) is not None:
+            progress = max(progress or 0.0, reached - self.watch.settings.margin)
         page = Page(
             shard=self.shard,
             changes=changes,
@@ -245,14 +259,11 @@ class VitessShardReader:
             token=self.token,
             progress=progress,
             begun=begun,
-            records=records,
-            size=size,
-            full=size >= self.watch.settings.page_bytes,
-            finished=events.journal is not None,
-            behind=behind,
+            counts=PageCounts(records, size, behind),
+            pause=0.0 if size >= self.watch.settings.page_bytes else None,
+            end=LastPage(events.journal) if events.journal is not None else None,
             tables=tables if changes else (),
             reached=self.watch.reached,
-            journal=events.journal,
             schema_changes=statements,
         )
         if page.finished:
@@ -260,14 +271,13 @@ class VitessShardReader:
             self._end = page
         return page
 
-    def _has_reached_head(self, position: VStreamPosition, events: ShardEvents) -> bool:
-        """Whether ``position`` has just reached a head. Tokens made from here on are not earlier than `lowest` says."""
-        if not events.is_between_transactions or not self.watch.check_head(position, events.is_active):
-            return False
-        assert self.watch.reached is not None
-        self.floor = max(self.floor, int(self.watch.reached - LATENESS))
-        events.raise_floor(self.floor)  # I7: a snapshot relies on `lowest`
-        return True
+    def _reached_head(self, position: VStreamPosition, events: ShardEvents) -> float | None:
+        """Call `Watch.check_head`. Once a head is reached, later tokens are not earlier than `lowest` says."""
+        reached = self.watch.check_head(position, events.is_active) if events.is_between_transactions else None
+        if reached is not None:
+            self.floor = max(self.floor, int(reached - LATENESS))
+            events.raise_floor(self.floor)  # I7: a snapshot relies on `lowest`
+        return reached
 
     def _empty_page(self, begun: float) -> Page:
         return Page(self.shard, [], self.position.to_json(), self.token, None, begun, reached=self.watch.reached)
@@ -275,7 +285,7 @@ class VitessShardReader:
     # ------------------------------------------------------------------ the stream
 
     def _open(self) -> ShardStream:
-        """Open a stream at the position. Does not wait for it."""
+        """Open a stream at the position, without waiting for its events."""
         settings, shard, participants = self.watch.settings, self.watch.shard, self._participants
         others = sorted(participants.others - participants.unknown)
         self.tables.followed.undo()
@@ -296,8 +306,13 @@ class VitessShardReader:
             f" together with shards {', '.join(others)}" if others else "",
         )
         starts = [pb.ShardGtid(keyspace=shard.keyspace, shard=other, gtid=CURRENT) for other in others]
-        # With every table, those created later are included, and the events of unwanted ones are skipped.
-        rules = {EVERY: ""} if settings.tables is None else {name: select_all(name) for name in settings.tables}
+        # A stream of all tables includes tables that are created later. Events of unwanted tables are skipped.
+        names = settings.streamed
+        rules = (
+            {settings.portion.pattern: ""}
+            if names is None
+            else {name: select_all(name) for name in names or [NO_TABLE]}
+        )
         tablets = self.watch.tablets
         call = tablets.stream([tablets.at(self.position.executed), *starts], rules, settings.heartbeat)
         self.watch.opened()
@@ -309,20 +324,24 @@ class VitessShardReader:
             self._stream = None
 
     def _handle_end(self, ended: CallEnded, begun: float) -> ReadResult:
-        """Decide how to continue after the end of a stream. Raises ``RelayError`` for what no retry can change."""
+        """Decide how to continue after the end of a stream. Raises ``RelayError`` if no retry can help."""
         self._close_stream()
         kind = ending(ended)
         if kind is Ending.PARTICIPANTS:
-            # Without them it may not come.
+            # Without the participants, the journal may not come.
             if self._participants.add_missing(ended):
                 return self._empty_page(begun)
-            return Unreadable(self.shard, begun, f"the journal of a reshard does not come: {ended}")
+            return Unreadable(self.shard, begun, f"vtgate does not send the journal of a reshard: {ended}")
         if kind is Ending.UNKNOWN_SHARD:
             missing = unknown_shard(ended)
-            if missing == self.watch.shard.name:
+            moved, shard = self.watch.settings.portion.only, self.watch.shard
+            if missing != shard.name:
+                self._participants.unknown.add(missing)
+                return self._empty_page(begun)
+            if not moved:
                 return UnknownShard(self.shard, begun)
-            self._participants.unknown.add(missing)
-            return self._empty_page(begun)
+            why = f"MoveTables moved {', '.join(moved)} to keyspace {shard.keyspace}: let vtgate serve it"
+            return Unreadable(self.shard, begun, f"{why}: {ended}")
         if kind is Ending.DENIED:
             raise Unavailable(
                 f"vtgate {self.watch.tablets.vtgate.address} denies access: {ended}: check `user` and `password`"
@@ -333,7 +352,6 @@ class VitessShardReader:
                 f"{hint(ended)}"
             )
         if kind is Ending.PURGED and self.watch.is_purged(self.position, ended.text):
-            self._purged = ended.text
             return self._skip_to_head(ended.text, begun)
         if kind is Ending.MISMATCH:
             behind = self.watch.diagnose_mismatch(self.position, self.watch.settings.wait)
@@ -343,27 +361,33 @@ class VitessShardReader:
     # ------------------------------------------------------------------ gaps
 
     def _skip_to_head(self, purged: str, begun: float) -> ReadResult:
-        """Return the page of a gap, once the head is known: reading continues there, the oldest certain position (I9).
+        """Return the page of a gap, once the head is known. Reading continues there, as no older position is sure (I9).
 
-        ``purged``: why what follows the position is no longer available.
+        ``purged``: why the changes after the position are no longer available.
         """
+        self._purged = purged
         head = self.watch.head(self.watch.settings.wait)
         if head is None:
             return Unreadable(
-                self.shard, begun, f"{purged}; where reading could continue is not known: {self.watch.head_failed}"
+                self.shard, begun, f"{purged}; cannot find out where to continue: {self.watch.head_failed}"
             )
         try:
             has_ended = not self.watch.tablets.is_serving()
         except RelayError as error:
-            return Unreadable(self.shard, begun, f"{purged}; whether it was resharded since is not known: {error}")
-        if has_ended:  # I10: nothing comes any more, or only what a reshard that may be reversed replicates back
+            return Unreadable(self.shard, begun, f"{purged}; cannot find out whether the shard was resharded: {error}")
+        if has_ended:  # I10: nothing comes any more, except what a reversible reshard replicates back
             raise RelayError(
                 f"shard {self.watch.shard.qualified}: {purged}. The shard was resharded since, and the journal that "
-                "says which shards continue it has been purged, too, or would be skipped. Run `relay reset CONFIG "
-                f"{self.stream.source} --to ...` to begin with the existing shards and record what that skips"
+                "names its successors has been purged, too, or would be skipped. Run `relay reset CONFIG "
+                f"{self.stream.source} --to ...`: it begins with the existing shards, and records the gap"
             )
-        lost_from = self.position
-        self.position = replace(self.position, executed=head.position, transaction="", done={})
+        self.tables.moves.is_due = True  # I3: the transaction of a journal may have been purged
+        lost_from, reached = self.position, replace(self.position, executed=head.position, transaction="", done={})
+        try:
+            self.tables.moves.look(reached, self.tables.may_be_moved)
+        except Unavailable as error:
+            return Unreadable(self.shard, begun, f"{purged}; {error}")
+        self.position = reached
         log.warning("%s: %s", self.watch.shard.qualified, purged)
         self._purged = None
         return self._gap_page("purged", lost_from, begun)

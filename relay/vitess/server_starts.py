@@ -1,47 +1,114 @@
-"""When the database servers of a shard were started: one stream must not read across that.
+"""When the database servers of a shard were started, and where a stream has to end, as it must not read across a start.
 
-After a start, a server renumbers its tables in its binlog. Vitess' vstreamer.go keeps what it knows of a number for
-as long as it goes on, and passes over the rows of a table whose number belonged to a table that it does not send: one
-of another database, or one of its own. A stream that is up to date ends with the server, or starts over there. One that
-reads what came before a start has to be reopened for what came after it (I1).
+A server renumbers its tables in its binlog when it starts. Vitess' vstreamer.go remembers each number until it ends,
+and passes over the rows of a table whose number belonged to a table that it does not send. A stream that is up to date
+ends with the server, or starts over. A stream that is behind has to be reopened for what came after the start (I1).
 """
 
 import logging
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidSet
+from relay.vitess.client import events_of
+from relay.vitess.position import position_in
+from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
-from relay.vitess.stream_end import StreamEnd
 from relay.vitess.tablets import TIMES_ASKED, Tablets
+
+_BEHIND = 30.0
+"""If a transaction is read later than this many seconds, its server may have been started since."""
+
+
+class ServerStarted(Exception):
+    """The next transaction may have come after its server was started: read it with another stream.
+
+    ``timestamp``: the second up to which the stream has passed all starts.
+    """
+
+    def __init__(self, timestamp: int) -> None:
+        super().__init__(timestamp)
+        self.timestamp = timestamp
+
+
+@dataclass(slots=True)
+class StreamEnd:
+    """``before``: transactions of this second and later are not read. ``begins``: nothing is read after any of these.
+
+    ``asked``: the second when tablets were asked for their starts. Later starts are not known, so transactions from
+    then on are read only without delay.
+    """
+
+    before: float = math.inf
+    begins: Sequence[GtidSet] = ()
+    asked: float = math.inf
+    is_reached: bool = False
+    """Whether one of ``begins`` has been executed."""
+
+    def is_passed(self, timestamp: int, now: float) -> bool:
+        """Whether another stream has to read a transaction of ``timestamp``."""
+        if self.is_reached or timestamp >= self.before:
+            return True
+        return timestamp >= self.asked and now - timestamp > _BEHIND
+
+    def latest(self, read: int, now: float) -> float:
+        """Return the last second whose transactions this stream may read. ``read``: the second that it has reached."""
+        return min(self.before, math.inf if now - read <= _BEHIND else self.asked) - 1
+
+    def passed_by(self, timestamp: int, latest: int) -> int:
+        """Return the second up to which a stream has passed starts if it begins with a transaction of ``timestamp``.
+
+        ``latest``: the latest second that is plausible. The server's clock may be ahead of it.
+        """
+        passed = min(timestamp, latest)
+        return max(passed, int(self.before)) if timestamp >= self.before else passed
+
+    def note(self, executed: str) -> None:
+        """Note that the stream was read up to ``executed``."""
+        if self.begins:
+            self.is_reached = self._is_after(executed)
+
+    def may_be_in(self, answers: bytes, shard: VitessShard) -> bool:
+        """Whether one of ``begins`` is executed at the end of ``answers``. Raises `BrokenStream`."""
+        if not self.begins:
+            return False
+        positions = [event.vgtid for event in events_of(answers) if event.HasField("vgtid")]
+        return bool(positions) and self._is_after(position_in(positions[-1], shard)[1])
+
+    def _is_after(self, executed: str) -> bool:
+        done = gtid.parse(executed)
+        return any(done.contains(begin) for begin in self.begins)
+
 
 log = logging.getLogger(__name__)
 
 _REFUSALS = 5
-"""How often changes have to come while tablets do not tell their starts, until they are read all the same."""
+"""How often changes are refused while tablets do not say when their servers started, before they are read anyway."""
 
 
 class ServerStarts:
-    """The starts that the streams of one shard have not passed. ``silence``: seconds without an answer."""
+    """The starts that the streams of one shard have not passed. ``silence``: the longest wait, in seconds."""
 
     def __init__(self, tablets: Tablets, *, silence: float) -> None:
         self._tablets = tablets
         self._history = ShardHistory(tablets, silence=silence)
-        # How many tablets there may be.
+        # How often to ask, as each answer may come from another tablet.
         self._times = 1 if tablets.kind == "PRIMARY" else TIMES_ASKED
-        # Seconds: the streams have read up to there.
+        # The second up to which the streams have passed all starts.
         self._passed = 0
-        # The starts whose binlog files were listed, and what was executed before each file that was not passed.
+        # The starts whose binlog files were listed, and the executed set before each file that is still to be passed.
         self._listed: set[int] = set()
         self._begins: set[GtidSet] = set()
-        # Why the stream that is open reads nothing, and how often it could have.
+        # Why the open stream reads nothing, or None if it reads, and how often changes were refused.
         self._unknown: str | None = None
         self._refused = 0
         self._has_warned = False
 
     def passed(self, timestamp: int) -> str | None:
-        """The stream has ended before a transaction of ``timestamp``, in seconds. Return why, if that is not known."""
+        """Note that a stream ended before ``timestamp``, in seconds. Return why it had to read nothing, or None."""
         if self._unknown is not None:
             self._refused += 1
             return self._unknown
@@ -49,16 +116,16 @@ class ServerStarts:
         return None
 
     def end_after(self, executed: str, now: float) -> StreamEnd:
-        """Return where a stream that is opened at ``executed`` has to end: before any transaction, if no tablet tells.
+        """Return where a stream from ``executed`` has to end: before its first transaction, if the tablets do not say.
 
-        One that goes on refusing is warned of. ``now``: seconds since the epoch.
+        If they go on refusing, it may read, and a warning says so. ``now``: seconds since the epoch.
         """
         at, starts, self._unknown = gtid.parse(executed), set[int](), None
         try:
             for _ in range(self._times):
                 starts.add(self._tablets.started_at(at.flavour))
-            # A server begins a file at each start. It knows the time of its last start only, and a replica executes
-            # what has the times of its primary, so times alone do not tell.
+            # A server begins a file at each start. Times alone do not tell: it knows only its last start, and a
+            # replica executes transactions with the times of its primary.
             if starts - self._listed:
                 self._list(at)
                 self._listed |= starts
@@ -70,8 +137,8 @@ class ServerStarts:
             if not self._has_warned:
                 self._has_warned = True
                 log.warning(
-                    "%s: when its servers were started is not fully known, and Vitess may leave out changes where a "
-                    "stream reads across such a start: %s",
+                    "%s: the relay cannot find out when the database servers of the shard were started. It reads on, "
+                    "but Vitess may leave out changes where a stream reads across a start: %s",
                     self._tablets.shard.qualified,
                     error,
                 )
@@ -81,7 +148,7 @@ class ServerStarts:
         return StreamEnd(min(ends, default=math.inf), _first(self._begins), now)
 
     def _list(self, at: GtidSet) -> None:
-        """Note the binlog files after ``at``. With several tablets, each statement may be answered by another one."""
+        """Note the binlog files after ``at``. With several tablets, another one may answer each time."""
         fruitless = 0
         for _ in range(self._times):
             found = set(self._history.begins_after(at)) - self._begins
@@ -92,7 +159,7 @@ class ServerStarts:
 
 
 def _first(begins: set[GtidSet]) -> list[GtidSet]:
-    """Return the sets that contain no other: for the files of one tablet, the oldest."""
+    """Return the sets that contain no other set: for the files of one tablet, the oldest."""
     found: list[GtidSet] = []
     for begin in begins:
         if not any(begin.contains(other) for other in found):

@@ -1,19 +1,20 @@
-"""How the shards of a keyspace are read: what the config sets, and limits that it does not."""
+"""How the shards of a keyspace are read: settings from the config, and fixed limits."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.source import STREAMED_PAGE
+from relay.vitess.portion import ALL, Portion
 
 INTERNAL = ("_vt_", "_vt.")
-"""How the names of Vitess' internal tables begin."""
+"""The prefixes of the names of Vitess' internal tables."""
 
 _HIDDEN = re.compile(r"_.*_old|_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9]{14}_(?:gho|ghc|del|new|vrepl)")
 
 
 def is_hidden(table: str) -> bool:
-    """Whether Vitess, by its name, takes a table for one of an online schema change, and sends no rows of it.
+    """Whether Vitess takes a table for part of an online schema change, by its name, and sends none of its rows.
 
     Source: IsOnlineDDLTableName in its go/vt/schema.
     """
@@ -38,20 +39,30 @@ class VStreamSettings:
     heartbeat: int = 1
     """Seconds between two heartbeats of vtgate."""
     margin: int = 65
-    """Seconds by which an idle shard's progress lags: clocks differ, and a transaction takes its time."""
+    """Seconds by which an idle shard's progress lags: clocks differ, and a transaction takes time."""
     page_bytes: int = STREAMED_PAGE
     """A page ends at this many bytes of changes."""
     wait: float = 0.5
     """Seconds that one read waits for a first change."""
     largest_unnamed: int = 64 << 20
-    """Bytes of one transaction, as sent, that wait for its GTID: before v23 vtgate sends it only at the end."""
+    """The most bytes of a transaction that wait for its GTID: before v23 vtgate sends the GTID only at the end."""
     copied_rows_per_second: int | None = None
-    """The most rows of a table that are copied in a second; None means as many as come."""
+    """The most rows of a table that are copied in a second; None means no limit."""
+    portion: Portion = ALL
+    """Which of these tables the stream of one shard has."""
 
     def is_wanted(self, table: str) -> bool:
         """Whether changes of ``table`` are relayed, even if it does not exist."""
-        return table in self.tables if self.tables is not None else not table.startswith(INTERNAL)
+        is_named = table in self.tables if self.tables is not None else not table.startswith(INTERNAL)
+        return is_named and self.portion.has(table)
+
+    @property
+    def streamed(self) -> Sequence[str] | None:
+        """The tables that a stream asks for; None means all tables of its portion. vtgate may send more."""
+        if self.portion.only or self.tables is None:
+            return self.portion.only or None
+        return [table for table in self.tables if self.portion.has(table)]
 
     def shows(self, table: str) -> bool:
-        """Whether it is wanted, and Vitess sends its changes."""
+        """Whether ``table`` is wanted and Vitess sends its changes."""
         return self.is_wanted(table) and not is_hidden(table)

@@ -14,7 +14,7 @@ class VitessShard:
     source: str
     keyspace: str
     name: str
-    """In the topology of ``keyspace``."""
+    """The name in the topology of ``keyspace``."""
     qualified: str
     """``<source>/<keyspace>/<shard>``: globally unique."""
 

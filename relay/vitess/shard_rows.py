@@ -1,4 +1,4 @@
-"""The rows of one shard become changes: FIELD events give their layout, and pages list the layouts they use."""
+"""Turns the rows of one shard into changes. FIELD events give their layouts, and pages list the layouts they use."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from relay.errors import RelayError
 from relay.mysql_dialect.changes import TransactionChanges
-from relay.mysql_dialect.layouts import LostKey
+from relay.mysql_dialect.layout_cache import LostKey
 from relay.mysql_dialect.tables import Row, Table
 from relay.table import TableSchema
-from relay.vitess.compiled_rows import rows_of, vstream_reader
 from relay.vitess.failures import BrokenStream
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import PartialRow, VStreamRowDecoder
+from relay.vitess.rows import PartialRow, Uncarried, VStreamRowDecoder, rows_of, vstream_reader
 from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from relay.native._core import WholeTransactions
 
 Decoders = dict[str, VStreamRowDecoder | None]
-"""By table, how its rows are read from here on, or None for a table that is not wanted."""
+"""By table, the decoder of its rows from here on, or None for a table that is not wanted."""
 
 
 class PageMustEnd(Exception):
@@ -39,7 +38,7 @@ class ShardRows:
         self._decoders: Decoders = {}
         # The tables that have no key, by their names in the stream.
         self.keyless: dict[str, str] = {}
-        # Reads the whole transactions that it can, or None if everything is read here.
+        # The compiled reader of whole transactions, or None without the compiled core.
         self.compiled = vstream_reader(shard)
         # The layouts of the rows in the page being made, by table, and the last row's layout.
         self._in_page: dict[str, Table] = {}
@@ -55,9 +54,9 @@ class ShardRows:
         return schemas
 
     def set_layout(self, fields: pb.FieldEvent, *, inside_transaction: bool) -> None:
-        """Decode the rows that follow by a FIELD event.
+        """Decode later rows of a table as a FIELD event says.
 
-        Raises `PageMustEnd` where the page has rows of the table in another layout: a page has one for each table.
+        Raises `PageMustEnd` if the page has rows of the table in another layout: a page has one layout of each table.
         """
         name = fields.table_name
         self.keyless.pop(name, None)
@@ -67,14 +66,14 @@ class ShardRows:
             decoder, self.keyless[name] = None, error.table
         except RelayError:
             if self.changes.size:
-                raise PageMustEnd from None  # so that what came before is published, whatever is changed then
+                raise PageMustEnd from None  # the changes so far are published, even if this fails again
             raise
         if decoder is not None and self._in_page.get(decoder.table.name, decoder.table) is not decoder.table:
             if inside_transaction:
                 raise BrokenStream(f"the columns of {name} changed inside a transaction")
             raise PageMustEnd
         if decoder is not None and self.tables.has_other_key(decoder.table) and self.changes.size:
-            raise PageMustEnd  # I12: what came before is not refused with it
+            raise PageMustEnd  # I12: the changes before it are not refused with it
         self._decoders[name] = decoder
         if self.compiled is not None:
             is_plain = decoder is not None and decoder.table.name == name
@@ -82,10 +81,10 @@ class ShardRows:
             self.compiled.set_table(name.encode(), rows)
 
     def read_whole(self, answers: bytes, room: int, latest: int) -> WholeTransactions:
-        """Make changes of whole transactions at the beginning of ``answers``, until they have ``room`` bytes.
+        """Turn whole transactions at the beginning of ``answers`` into changes, until these have ``room`` bytes.
 
-        Return what was read, up to a transaction with a timestamp after ``latest``. For between transactions, if it
-        is ``compiled``.
+        Return what was read, up to a transaction with a timestamp after ``latest``. Call it between transactions, and
+        only if there is a ``compiled`` reader.
         """
         assert self.compiled is not None
         whole = self.compiled.read(answers, self.changes.floor, room, latest)
@@ -100,13 +99,13 @@ class ShardRows:
         return whole
 
     def _use(self, table: Table) -> None:
-        """The page has rows of ``table``."""
+        """Note that the page has rows of ``table``."""
         self._in_page[table.name] = self._last = table
         if self.tables.followed.layouts.get(table.name) is not table:
             self.tables.followed.read(table)
 
     def stream(self, event: pb.RowEvent, gtid: str) -> None:
-        """Make changes of the rows of the transaction ``gtid``."""
+        """Turn rows of the transaction ``gtid`` into changes."""
         decoder = _decoder(event.table_name, self._decoders)
         if decoder is None:
             return
@@ -131,15 +130,14 @@ class ShardRows:
                     f"shard {self.shard.qualified}: a row of {table.name} in {gtid} lacks some of its columns: set "
                     "binlog_row_image to FULL and binlog_row_value_options to '' on the database"
                 ) from None
-            except (ValueError, ArithmeticError, KeyError):
-                why = decoder.explain_change(change)
-                raise RelayError(f"shard {self.shard.qualified}: a row of {table.name} in {gtid}: {why}") from None
+            except Uncarried as error:
+                raise RelayError(f"shard {self.shard.qualified}: a row of {table.name} in {gtid}: {error}") from None
             only_key = after is None and before is not None and decoder.may_lack_columns(before)
             row(table, before, after, size or 1, only_key_is_sure=only_key)
             self.records += 1
 
     def truncate(self, table: Table) -> None:
-        """Make the TRUNCATE of a table that is emptied."""
+        """Add the TRUNCATE of a table that a statement empties."""
         self._in_page.setdefault(table.name, table)
         self.changes.truncate(table)
 

@@ -1,45 +1,44 @@
 """A keyspace as a source: finds its shards and tables, plans where they start, and opens them.
 
-The topology gives the shards to start with. Those that follow them in reshards come from journals
+The topology gives the shards to start with. Journals give the shards that follow them in reshards
 (``relay.stream.journals``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from relay.config.fields import StartAtGtids
 from relay.config.tls import tls_context
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
 from relay.keyrange import KeyRange, shards_covering
-from relay.mysql_dialect.definitions import Definition, ask, text_by_default
+from relay.mysql_dialect.catalog import Definition, ask, quoted, text_by_default
 from relay.mysql_dialect.followed_tables import FollowedTables
-from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
+from relay.mysql_dialect.layout_cache import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.sources import SqlSource, floor_of, left_out_by
-from relay.mysql_dialect.tables import Table, Unfit, lay_out, lay_out_keys, missing_tables, require_topic
+from relay.mysql_dialect.tables import Table, Unfit, lay_out, lay_out_keys, require_topic, with_details
 from relay.process.slow_call import call_all
-from relay.records import Shard, StreamId
-from relay.source import Opening, ShardReader, StartingPoints
+from relay.records import Shard, Start, StreamId
+from relay.source import Opening, ShardReader
 from relay.table import Column, TableSchema
-from relay.vitess.cascades import warn_of_cascades
-from relay.vitess.client import Vtgate
-from relay.vitess.head import Head
+from relay.vitess.client import NO_TABLE, SHARDS, Vtgate
 from relay.vitess.keyspace_snapshots import KeyspaceSnapshots, rounded
-from relay.vitess.moved_tables import moved_to
+from relay.vitess.moved_tables import TableMoves, tables_moved
+from relay.vitess.portion import Portion
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import INTERNAL, VStreamSettings, is_hidden
 from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tables import Tables
-from relay.vitess.tablets import Tablets, collations
-from relay.vitess.vindex import of_rows
+from relay.vitess.tablets import Tablets, collations, warn_of_cascades
+from relay.vitess.vindex import UncomputableVindex, of_rows, require_computable
+from relay.vitess.watch import Head
 
 if TYPE_CHECKING:
     from relay.config import VitessConfig
@@ -47,11 +46,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNKNOWN_TABLE = "VT05005"
-"""The code of vtgate's error for a table that its vschema does not have."""
+"""vtgate's error code for a table that its VSchema does not have."""
 
 _HIDDEN = (
-    "is called as Vitess calls tables of an online schema change, whose changes it does not send: rename it, or remove "
-    "it from `tables`"
+    "has a name like a table of an online schema change, and Vitess does not send changes of such a table: rename it, "
+    "or remove it from `tables`"
 )
 
 
@@ -59,24 +58,27 @@ class VitessSource(SqlSource):
     """Reads the shards of one keyspace. Call ``connect`` first."""
 
     config: VitessConfig
+    noun = "keyspace"
 
     def __init__(self, config: VitessConfig) -> None:
         super().__init__(config)
-        self._vtgate = connect(config)
-        # The layouts of the wanted tables when `connect` was called. Replaced by `connect`, and not shared: each reader
-        # copies it.
+        self._vtgate = Vtgate(config.vtgate, user=config.user, password=config.password, tls=tls_context(config.tls))
+        # The layouts of the wanted tables when `connect` was last called. Each reader copies them.
         self._layouts: dict[str, Table] = {}
-        # Readers' threads share the next five. The dicts have no lock: an entry is added, or the dict replaced, in one
+        # Readers' threads share the next seven. The dicts have no lock: an entry is added, or the dict replaced, in one
         # step, and a race costs one more question to vtgate.
-        # By table, the columns and the type of its primary vindex.
+        # By table, the columns of its primary vindex, and its type, or "" if keyspace ids cannot be computed.
         self._vindexes: dict[str, tuple[list[str], str]] = {}
         # By table, its primary key in the key's own order.
-        self._primary_keys: dict[str, list[str]] = {}
-        # By table, its first layout that was made, also since `connect`.
+        self._primary_keys: dict[str, Sequence[str]] = {}
+        # By table, the first layout that was made of it, even after `connect`.
         self._seen: dict[str, Table] = {}
+        # By table of the plan, its key; and the tables that were ever moved away, or None if that is not known.
+        self._planned: dict[str, Table] = {}
+        self._moved: Set[str] | None = None
         # These two have locks of their own, which are not held while vtgate is asked.
         self.skipped = SkippedTables(config.name, config.keyspace, config.tables)
-        self.layout = LayoutCache(self._lay_out, self.skipped)
+        self.layout = LayoutCache(self._lay_out, self.skipped, detailed=self.config.is_debezium)
         # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
         # `connect`.
         self._text: bool | None = None
@@ -91,7 +93,7 @@ class VitessSource(SqlSource):
             copied_rows_per_second=config.snapshot_rows_per_second,
         )
         self.snapshots = KeyspaceSnapshots(
-            config, self.stream, self._vtgate, self._settings, self._find_tables, self._known_tables, self.clock
+            config, self.stream, self._vtgate, self._settings, self._find_tables, self._copied_tables, self.clock
         )
 
     def close(self) -> None:
@@ -102,15 +104,10 @@ class VitessSource(SqlSource):
             raise ConfigError("this source's settings changed; restart the relay to apply them")
 
     def connect(self, label: str | None = None) -> StreamId:
-        if label not in (None, self.config.keyspace):
-            raise ConfigError(
-                f"source {self.name}: its checkpoints are for keyspace {label}, not {self.config.keyspace}: give the "
-                "source of the new keyspace a new name"
-            )
+        self._require_label(label)
         ((now,),) = (row.values() for row in self._vtgate.execute("select unix_timestamp()"))
         self.clock.note(float(str(now)), self.config.vtgate)
-        found = self._vtgate.execute("show vitess_shards")
-        names = [str(next(iter(row.values()))).partition("/") for row in found]
+        names = [name.partition("/") for name in self._vtgate.listed(SHARDS)]
         shards = [shard for keyspace, _, shard in names if keyspace == self.config.keyspace]
         if not shards:
             existing = ", ".join(sorted({keyspace for keyspace, _, _ in names})) or "none"
@@ -123,13 +120,18 @@ class VitessSource(SqlSource):
         except ValueError as error:
             raise ConfigError(f"source {self.name}: keyspace {self.config.keyspace}: {error}") from error
         self._check_row_images()
-        self._read_tables()
-        if label is None:  # later the plan decides what is read, and a column may be gone
+        try:
+            self._moved = tables_moved(self._vtgate, [self._tablets(shard).shard for shard in self._shards])
+        except Unavailable as error:
+            log.warning("source %s: %s. Until that works, no snapshot removes rows of dropped tables", self.name, error)
+            self._moved = None
+        self._read_tables(is_planned=label is not None)
+        if label is None:  # later, the plan decides what is read, and a column may be gone
             check_protected(self.name, self.config.protect, self.tables())
         return self.stream
 
     def _check_row_images(self) -> None:
-        """Raise ``Unavailable`` if a database does not log every column: what is missing would come as NULL (I1)."""
+        """Raise ``Unavailable`` if a database does not log every column: the others would come as NULL (I1)."""
         calls = [self._tablets(shard).row_images for shard in self._shards]
         images = dict(zip(self._shards, call_all("row-images", calls), strict=True))
         problems = [
@@ -146,87 +148,68 @@ class VitessSource(SqlSource):
     def tables(self) -> Sequence[TableSchema]:
         return [table.schema for table in {**self._seen, **self._layouts}.values()]
 
-    @property
-    def left_out(self) -> Mapping[str, str]:
-        return self.skipped.reasons
-
     def is_wanted(self, table: str) -> bool:
         return self._settings.is_wanted(table)
 
     def shards(self) -> list[Shard]:
         return [Shard(name) for name in self._shards]
 
-    def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
-        if missing := missing_tables(self.config.named_tables, self.tables()):
-            # Only here: a table that was relayed before may have been dropped since, which is relayed, too (I1).
-            raise Unavailable(
-                f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}: its tables "
-                f"are {', '.join(self._layouts) or 'none'}"
-            )
-        names, now = [shard.name for shard in shards], self.clock()
-        start = self.config.start
-        if isinstance(start, StartAtGtids):
-            if set(start.positions) != set(names):
-                raise ConfigError(
-                    f"source {self.name}: `start` names the shards {', '.join(sorted(start.positions))}, but key range "
-                    f"{self.config.keyrange} has {', '.join(names)}: name each of these"
-                )
-            return StartingPoints({name: {"gtid": start.positions[name]} for name in names}, now)
-        since = self.config.start_time(now)
-        if since is not None:
-            found = call_all("start-at-time", [partial(self._since, name, since) for name in names])
-            return StartingPoints({name: {"gtid": gtid} for name, gtid in zip(names, found, strict=True)}, now)
-        # A copy is a snapshot beside the changes from here on, see `KeyspaceSnapshots.is_initial`.
-        kind = {"type": "copy"} if start == "copy" else {}
-        # I4: `current` becomes a position before anything is read.
-        return StartingPoints({name: {**kind, "gtid": self._head(name)} for name in names}, now)
-
     def open(self, opening: Opening) -> ShardReader:
         self.skipped.keep(opening.keys)
         parents = opening.parents.values()
-        relayed = {
-            name: lay_out_keys(self.name, name, keys, opening.hashed.get(name))
-            for name, keys in opening.keys.items()
-            if self.is_wanted(name)
+        self._planned = {
+            name: lay_out_keys(self.name, name, keys, opening.hashed.get(name)) for name, keys in opening.keys.items()
         }
+        settings = replace(self._settings, portion=Portion.of(opening.start))
         return VitessShardReader(
             self._vtgate,
             self.stream,
             replace(opening, floor=floor_of(opening), start={**opening.start, "left_out": left_out_by(parents)}),
-            self._known_tables(relayed),
-            self._settings,
+            self._known_tables(settings, opening.shard, opening.start),
+            settings,
             clock=self.clock,
             heard=partial(self.clock.note, server=self.config.vtgate),
         )
 
-    def _known_tables(self, relayed: Mapping[str, Table] | None = None) -> Tables:
-        keyspace = self.config.keyspace
+    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
+        if (moved := self._moved) is None:
+            return ()
+        # I7: a snapshot does not remove rows of a table that lives on in another keyspace.
+        return [table for table in super().dropped(keys, hashed) if table.table not in moved]
+
+    def _known_tables(self, settings: VStreamSettings, of: Shard, start: Start) -> Tables:
+        shard = VitessShard.of(self.stream, of, self.config.keyspace)
+        keyspace = shard.keyspace
         followed = FollowedTables(
             "",  # names in Vitess' statements are taken without their database
-            self.is_wanted,
+            settings.is_wanted,
             self.config.rules,
             lambda: self._text,
             hides_values=bool(self.config.protect),
             rereads=self._rereads,
         )
-        ask = partial(collations, self._vtgate, keyspace, self.config.tablet_type)
+        # A reshard may take all tables to another keyspace: these keep their keyspace ids.
+        is_moved = bool(settings.portion.only) or not start
         return Tables(
-            self.layout,
+            self._moved_layouts() if keyspace != self.config.keyspace and is_moved else self.layout,
             self._layouts,
-            relayed,
+            {name: table for name, table in self._planned.items() if settings.is_wanted(name)},
             followed=followed,
             keyspace=keyspace,
-            collations=ask,
-            moved_to=partial(moved_to, self._vtgate),
+            collations=partial(collations, self._vtgate, keyspace, self.config.tablet_type),
+            moves=TableMoves(self._vtgate, shard, settings, start),
             skipped=self.skipped,
         )
+
+    def _copied_tables(self, shard: str) -> Tables:
+        return self._known_tables(self._settings, Shard(shard), {})
 
     def _rereads(self, table: str, columns: Sequence[Column] | None) -> bool:
         if self.config.on_alter != "resnapshot":
             return False
         if columns is None:  # vtgate sends no statements about the tables of an online change
             try:
-                found = definitions(self._vtgate, self.config).get(table)
+                found = self.definitions().get(table)
             except RelayError:
                 found = None
             if found is None or found.problem or not found.primary:  # I10
@@ -253,7 +236,25 @@ class VitessSource(SqlSource):
             self._check_sharding(table, key, hash_key)
             hash_key, vindex = [], ""
         names = [column.name for column in columns]
-        compute = of_rows(vindex, names.index(hash_key[0])) if len(hash_key) == 1 and hash_key[0] in names else None
+        compute = of_rows(vindex, names.index(hash_key[0])) if vindex and hash_key[0] in names else None
+        return replace(self._relayed(table, columns, primary, key, hash_key), keyspace_id=compute)
+
+    def _lay_out_moved(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
+        """Return the layout of a table in another keyspace: it keeps the key that it had here (I2)."""
+        if (planned := self._planned.get(table)) is None:
+            return self._lay_out(table, columns, primary)
+        key = [column.name for column in planned.schema.key]
+        return self._relayed(table, columns, primary, key, key[: planned.schema.hash_columns])
+
+    def _relayed(
+        self,
+        table: str,
+        columns: tuple[Column, ...],
+        primary: Sequence[str],
+        key: Sequence[str],
+        hash_key: Sequence[str],
+    ) -> Table:
+        """Return the layout of a table with a key, or with a primary key and a ``hash_key``. Raises `Unfit`."""
         found = lay_out(
             self.name,
             table,
@@ -265,44 +266,46 @@ class VitessSource(SqlSource):
             where=self.config.conditions(table),
         )
         require_topic(self.config, table)
-        found = replace(found, keyspace_id=compute)
+        found = with_details(found) if self.config.is_debezium else found
         self._seen.setdefault(table, found)
         self.skipped.take_back(table)
         self.skipped.keep((table,))
         return found
+
+    def _moved_layouts(self) -> LayoutCache:
+        return LayoutCache(self._lay_out_moved, self.skipped, detailed=self.config.is_debezium)
 
     def _check_sharding(self, table: str, key: Sequence[str], vindex: Sequence[str]) -> None:
         """Warn of a ``key`` that rows in different shards may share. ``vindex``: the columns of the primary vindex."""
         lower = [column.lower() for column in key]
         if missing := [column for column in vindex if column and column.lower() not in lower]:
             log.warning(
-                "source %s: the changes of a row of %s that moves to another shard come in no order: add %s to its "
-                "`key`, or the row may be missing from copies then",
+                "source %s: if a row of %s moves to another shard, its changes are not ordered, and copies may lose "
+                "the row: add %s to the `key` of the table",
                 self.name,
                 table,
                 ", ".join(missing),
             )
 
     def _in_order(self, table: str, primary: Sequence[str]) -> Sequence[str]:
-        """Return a primary key in its own order, which the stream does not have. Raises ``Unavailable``."""
+        """Return a primary key in its own order, which the stream does not contain. Raises ``Unavailable``."""
         if len(primary) < 2:
             return primary
         known = self._primary_keys.get(table, [])
         if set(known) != set(primary):
-            found = {name: each.primary for name, each in definitions(self._vtgate, self.config).items()}
-            # Another thread may replace it with an older answer, so this table's key is taken from this one.
+            found = {name: each.primary for name, each in self.definitions().items()}
+            # Another thread may replace the dict with an older answer, so the key is taken from this one.
             self._primary_keys, known = found, found.get(table, [])
         return known if set(known) == set(primary) else primary
 
     def _tablets(self, shard: str) -> Tablets:
-        """Return a shard's, as the topology names it."""
+        """Return the tablets of a shard. ``shard``: its name in the topology."""
         names = VitessShard.of(self.stream, Shard(shard), self.config.keyspace)
         return Tablets(self._vtgate, names, self._settings.tablet_type, self._settings.cells)
 
     def _head(self, shard: str) -> str:
-        """Return the executed set of ``shard`` now. Raises ``Unavailable``."""
         tablets = self._tablets(shard)
-        with closing(Head(tablets, next(iter(self._layouts), "dual"), clock=self.clock)) as asked:
+        with closing(Head(tablets, next(iter(self._layouts), NO_TABLE), clock=self.clock)) as asked:
             asked.ask()
             found = asked.poll(self._settings.silence)
         if found is None:
@@ -310,11 +313,10 @@ class VitessSource(SqlSource):
             raise Unavailable(f"source {self.name}: the current position of shard {shard} is not available: {reason}")
         return found[1].position
 
-    def _since(self, name: str, since: float) -> str:
-        """Return the position of a shard just before the first transaction since a time. Raises ``Unavailable``."""
-        history = ShardHistory(self._tablets(name), silence=self._settings.silence)
+    def _since(self, shard: str, since: float) -> str:
+        history = ShardHistory(self._tablets(shard), silence=self._settings.silence)
         try:
-            return history.position_at(since, parse(self._head(name)))
+            return history.position_at(since, parse(self._head(shard)))
         except Unavailable as error:
             raise Unavailable(f"source {self.name}: {error}") from error
 
@@ -322,24 +324,37 @@ class VitessSource(SqlSource):
         """Look up the primary vindex of ``table``, which determines the shard of a row. Raises ``Unavailable``."""
         if table in self._vindexes:
             return
-        quoted = table.replace("`", "``")
         found: Sequence[Mapping[str, Any]] = ()
         try:
-            found = self._vtgate.execute(f"show vschema vindexes on `{quoted}`", target=self.config.keyspace)
+            found = self._vtgate.execute(f"show vschema vindexes on {quoted(table)}", target=self.config.keyspace)
         except Unavailable:
             raise
         except RelayError as error:
             if _UNKNOWN_TABLE not in str(error):
-                # I2: without a vindex that the table has, its rows would go to other partitions.
+                # I2: without the vindex of the table, its rows would go to other partitions.
                 raise Unavailable(f"source {self.name}: cannot look up the vindex of {table}: {error}") from error
         columns = str(found[0]["Columns"]).replace("`", "").split(",") if found else []
-        self._vindexes[table] = [column.strip() for column in columns], str(found[0]["Type"]) if found else ""
+        kind = str(found[0]["Type"]) if found else ""
+        try:
+            if found:
+                require_computable(kind)
+        except UncomputableVindex as error:
+            log.warning(
+                "source %s: the changes of %s have no keyspace ids, so no reader can ask for changes of a key range. "
+                "The primary vindex of the table is %s: %s",
+                self.name,
+                table,
+                found[0]["Name"],
+                error,
+            )
+            kind = ""
+        self._vindexes[table] = [column.strip() for column in columns], kind
 
-    def _read_tables(self) -> None:
-        found = definitions(self._vtgate, self.config)
-        self._text = text_by_default(_executed(self._vtgate, self.config), self.config.keyspace)
+    def _read_tables(self, *, is_planned: bool) -> None:
+        found = self.definitions()
+        self._text = text_by_default(self._rows_of, self.config.keyspace)
         for name in self.config.named_tables:
-            if name not in found:
+            if name not in found and not (is_planned and name in (self._moved or ())):  # it may have moved
                 log.warning("source %s: keyspace %s has no table %s", self.name, self.config.keyspace, name)
         self._primary_keys = {name: each.primary for name, each in found.items()}
         warn_of_cascades(self.name, self._tablets(self._shards[0]), found)
@@ -350,20 +365,30 @@ class VitessSource(SqlSource):
         except Unfit as error:
             raise ConfigError(str(error)) from None
 
-    def _find_tables(self) -> Mapping[str, Table]:
-        """Return the layouts of the wanted tables that exist now. Raises ``Unavailable``."""
-        return self.layout.of_tables(definitions(self._vtgate, self.config))
+    def _find_tables(self, elsewhere: Mapping[str, str]) -> Mapping[str, Table]:
+        """Return the layouts of the wanted tables that exist now. Raises ``Unavailable``.
 
+        ``elsewhere``: the keyspace of each table that was moved to another one.
+        """
+        found = self.layout.of_tables(self.definitions())
+        for keyspace in {*elsewhere.values()}:
+            names = [name for name, space in elsewhere.items() if space == keyspace and self.is_wanted(name)]
+            definitions = ask(partial(self._rows_of, keyspace=keyspace), keyspace, names)
+            found |= self._moved_layouts().of_tables(definitions)
+        return found
 
-def connect(entry: VitessConfig) -> Vtgate:
-    return Vtgate(entry.vtgate, user=entry.user, password=entry.password, tls=tls_context(entry.tls))
+    def definitions(self, keyspace: str = "") -> Mapping[str, Definition]:
+        """Return the wanted tables in ``keyspace``, or the source's own, as they are now. Raises ``Unavailable``."""
+        return ask(partial(self._rows_of, keyspace=keyspace), keyspace or self.config.keyspace, self.config.tables)
 
+    def rows(self, shard: VitessShard, sql: str) -> Iterator[list[bytes | None]]:
+        """Run a statement on the primary of a shard, and yield the values of its rows. Raises ``Unavailable``."""
+        try:
+            yield from self._vtgate.rows(sql, f"{shard.keyspace}:{shard.name}@primary")
+        except Unavailable as error:
+            raise Unavailable(f"source {self.name}: the rows of shard {shard.name} cannot be read: {error}") from error
 
-def definitions(vtgate: Vtgate, entry: VitessConfig) -> Mapping[str, Definition]:
-    return ask(_executed(vtgate, entry), entry.keyspace, entry.tables)
-
-
-def _executed(vtgate: Vtgate, entry: VitessConfig) -> Callable[[str], list[list[object]]]:
-    """Return what runs a statement in the keyspace and returns its rows."""
-    target = f"{entry.keyspace}@{entry.tablet_type}"
-    return lambda sql: [list(row.values()) for row in vtgate.execute(sql, target=target)]
+    def _rows_of(self, sql: str, keyspace: str = "") -> list[list[object]]:
+        """Run a statement in ``keyspace``, or the source's own, and return its rows."""
+        target = f"{keyspace or self.config.keyspace}@{self.config.tablet_type}"
+        return [list(row.values()) for row in self._vtgate.execute(sql, target=target)]

@@ -1,7 +1,7 @@
-"""Finds the position of a shard at a time, through vtgate: its streams start at positions only.
+"""Finds the position of a shard at a time, through vtgate, whose streams start only at positions.
 
-As in Vitess' update stream design ("Update Stream API Change"): the right binlog file first, then its transactions.
-What each file begins with is asked of a tablet, and times come from streams of no table, which have every transaction.
+As in Vitess' update stream design ("Update Stream API Change"), the right binlog file comes first, then a transaction
+in it. A tablet tells what each file begins with. A stream of no table has the time of every transaction.
 """
 
 import re
@@ -10,31 +10,30 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import islice
 
-from relay.config.fields import iso_time
+from relay.config.value_types import iso_time
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.vitess.call import Call
-from relay.vitess.client import events_of
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind, events_of
 from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import ends_shard
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.tablets import Tablets, literal
 
-_NOTHING = {"/^$": ""}  # the pattern of no table's name
-_FIRST = 10  # transactions; the latest is later than all before a file
+_NOTHING = {"/^$": ""}  # a pattern that matches no table
+_FIRST = 10  # transactions of a file: the latest of them is later than all before the file
 _WAIT = 1.0  # seconds
 _ENDS = frozenset({EventKind.COMMIT, EventKind.DDL, EventKind.OTHER})
 _GTID = re.compile(r"\b(?:[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}:\d+|\d+-\d+-\d+)\b")  # of either flavour
 
 
 class NoBinlog(Unavailable):
-    """The tablet that was asked does not tell about a binlog file: it may be another tablet's."""
+    """The tablet that was asked does not have a binlog file, which may belong to another tablet."""
 
 
 class ShardHistory:
-    """The past of a shard, as far as the binlogs of its tablets go back. ``silence``: seconds without an answer."""
+    """The past of a shard, as far as the binlogs of its tablets go back. ``silence``: the longest wait, in seconds."""
 
     def __init__(self, tablets: Tablets, *, silence: float) -> None:
         self.shard = tablets.shard
@@ -42,9 +41,9 @@ class ShardHistory:
         self._silence = silence
 
     def position_at(self, since: float, head: GtidSet) -> str:
-        """Return the position just before the first transaction at or after ``since`` (seconds), otherwise ``head``.
+        """Return the position before the first transaction at or after ``since`` (seconds), or ``head`` without one.
 
-        Raises ``Unavailable``, with the oldest time that is possible if ``since`` is before that.
+        Raises ``Unavailable``, and if ``since`` is too early, the error says the oldest time that is possible.
         """
         wanted = int(since)  # binlogs have whole seconds
         position = self._file_before(wanted, head).position
@@ -56,7 +55,7 @@ class ShardHistory:
         return position
 
     def begins_after(self, executed: GtidSet) -> Iterator[GtidSet]:
-        """Yield what was executed before each file that begins after ``executed``. Raises ``Unavailable``."""
+        """Yield the set that was executed before each file that begins after ``executed``. Raises ``Unavailable``."""
         refusal: NoBinlog | None = None
         has_any = False
         for name in reversed(self._files()):
@@ -73,10 +72,10 @@ class ShardHistory:
             raise refusal
 
     def _file_before(self, wanted: int, head: GtidSet) -> GtidSet:
-        """Return where the newest file begins that all transactions before are older than ``wanted``.
+        """Return the beginning of the newest file before which all transactions are older than ``wanted``.
 
-        A transaction has the time when its statement began, and so may look older than those before it. The latest of
-        several does not; a file with fewer is passed over for an earlier one, if there is one.
+        A transaction has the time when its statement began, and so may look older than earlier transactions. The latest
+        of several does not. If a file has too few, an earlier file is taken, if there is one.
         """
         names = self._files()
         found: GtidSet | None = None
@@ -110,7 +109,7 @@ class ShardHistory:
         return found
 
     def _begin_of(self, name: str, flavour: str) -> GtidSet:
-        """Return what was executed before a file."""
+        """Return the set that was executed before a file began."""
         if flavour == "MariaDB":
             ((text,),) = (row.values() for row in self._ask(f"select binlog_gtid_pos({literal(name)}, 4)"))
         else:
@@ -123,7 +122,7 @@ class ShardHistory:
             raise Unavailable(f"shard {self.shard.name}: the binlog {name} begins with {text!r}: {error}") from None
 
     def _start_of(self, name: str, flavour: str) -> GtidSet:
-        """Return the same. For the very first file, return its first transaction: vtgate needs one."""
+        """Return the set before a file. The very first file has none, and vtgate needs one: its first transaction."""
         if begin := self._begin_of(name, flavour):
             return begin
         first = _GTID.search(self._info(name, "Gtid") or "")
@@ -141,7 +140,7 @@ class ShardHistory:
         except Unavailable:
             raise
         except RelayError as error:
-            raise NoBinlog(f"shard {self.shard.name}: its binlogs cannot be looked into: {error}") from error
+            raise NoBinlog(f"shard {self.shard.name}: the tablet does not show its binlogs: {error}") from error
 
     # ------------------------------------------------------------------ transactions
 

@@ -1,20 +1,20 @@
-"""The copy of one table in a stream of its own: rows arrive in batches, each followed by the key that it ends at.
+"""The copy of one table in a separate stream: rows arrive in batches, each followed by the key of its last row.
 
-vtgate reads a table as it was at one position. It starts again, at a later one, where it goes on after a failure, and
-then also sends the changes of the rows before. Those are skipped: the stream of the shard has them.
+vtgate reads a table as it was at one position. After a failure it continues at a later position, and also sends changes
+of the rows before. These changes are skipped, because the stream of the shard has them.
 
-Each row is an event of its own. The compiled core finds them in an answer without reading it, and while other threads
-go on.
+Each row is an event. The compiled core finds the rows in an answer without decoding it, while other threads go on.
 """
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from google.protobuf.message import DecodeError
+
 from relay import native
 from relay.vitess.call import Call
-from relay.vitess.client import event_of, events_of
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind, events_of
 from relay.vitess.failures import BrokenStream
 from relay.vitess.position import position_in
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -28,15 +28,15 @@ class CopiedBatch:
     """Rows of a table, in the order of its key. vtgate bounds a batch to about 250 kB (--vstream-packet-size)."""
 
     answers: list[bytes] = field(default_factory=list)
-    """The rows, in answers that have nothing else."""
+    """Answers that have these rows and nothing else."""
     count: int = 0
-    """How many there are."""
+    """The number of rows."""
     decoder: VStreamRowDecoder | None = None
-    """How they are read, or None if the table is not wanted."""
+    """The decoder of the rows, or None if the table is not wanted."""
     end: pb.TableLastPK | None = None
-    """The key of the last one, or None until it has come."""
+    """The key of the last row, or None until it has come."""
     executed: str = ""
-    """The set that they were read at, flavour in front."""
+    """The executed set at which the rows were read, with its flavour in front."""
 
     @property
     def rows(self) -> Iterator[pb.Row]:
@@ -45,19 +45,18 @@ class CopiedBatch:
 
 
 class TableCopy:
-    """The batches that ``call`` brings. Used by one thread. ``resumes``: see ``relay.vitess.tablets.KeyOrder``."""
+    """The batches that come in ``call``. Used by one thread. ``resumes``: see ``relay.vitess.tablets.KeyOrder``."""
 
     def __init__(self, call: Call, shard: VitessShard, tables: Tables, *, resumes: bool = True) -> None:
         self.shard = shard
         self._resumes = resumes
-        # Whether everything was copied.
         self.is_complete = False
-        # Whether anything came with the last `take`, if only a heartbeat.
+        # Whether anything came with the last `take`, even if only a heartbeat.
         self.is_alive = False
         self._call = call
         self._tables = tables
         # The parts of the answer that is being applied, see `_parts`.
-        self._parts: Iterator[tuple[int, bytes]] = iter(())
+        self._parts: Iterator[tuple[int, bytes] | pb.VEvent] = iter(())
         self._answers: list[bytes] = []
         self._decoder: VStreamRowDecoder | None = None
         self._has_layout = False
@@ -75,11 +74,11 @@ class TableCopy:
         self.is_alive = False
         deadline = time.monotonic() + wait
         while not self.is_complete:
-            for count, part in self._parts:
-                if count:
-                    self._batch.answers.append(part)
-                    self._batch.count += count
-                elif (batch := self._apply(event_of(part))) is not None:
+            for part in self._parts:
+                if isinstance(part, tuple):
+                    self._batch.count += part[0]
+                    self._batch.answers.append(part[1])
+                elif (batch := self._apply(part)) is not None:
                     return batch
             if not self._answers:
                 self._answers = self._call.take(max(0.0, deadline - time.monotonic()))[::-1]
@@ -97,7 +96,7 @@ class TableCopy:
         elif kind == EventKind.FIELD and _is_copied(event):
             self._discard_batch("has several layouts")
             if self._has_layout and not self._resumes:  # I1
-                raise BrokenStream("vtgate goes on after a row of it with another tablet")
+                raise BrokenStream("vtgate continued in the middle of the table with another tablet")
             self._decoder = self._tables.decoder(event.field_event, copied=True)
             self._has_layout = True
         elif kind == EventKind.VGTID:
@@ -107,12 +106,12 @@ class TableCopy:
             return self._end_batch()
         elif kind == EventKind.COPY_COMPLETED:
             self._discard_batch("has no end")
-            # Another one comes for the stream, without shard.
+            # Another such event comes for the whole stream, without a shard.
             self.is_complete = self.is_complete or event.shard == self.shard.name
         return None
 
     def _discard_batch(self, why: str) -> None:
-        """Begin a batch. Raises `BrokenStream` if rows of the one before it have no end (I1)."""
+        """Begin a batch. Raises `BrokenStream` if the batch before it has rows without an end (I1)."""
         if self._batch.count:
             raise BrokenStream(f"a batch of copied rows {why}")
         self._batch = CopiedBatch()
@@ -122,29 +121,33 @@ class TableCopy:
         if not batch.count:
             return None
         if batch.end is None or not self._has_layout:
-            raise BrokenStream("copied rows came without their columns or the key that they end at")
+            raise BrokenStream("copied rows came without their columns, or without the key of the last row")
         batch.decoder, batch.executed = self._decoder, self._executed
         return batch
 
 
-def _parts(answer: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the parts of an answer: how many copied rows, in an answer of their own, or 0 and another event.
+def _parts(answer: bytes) -> Iterator[tuple[int, bytes] | pb.VEvent]:
+    """Yield the parts of an answer: copied rows, as their number and an answer with only these rows, and other events.
 
     Raises `BrokenStream`.
     """
     core = native.core()
     found = None if core is None else core.copied_parts(answer)
     if found is not None:
-        yield from found
+        try:
+            for count, part in found:
+                yield (count, part) if count else pb.VEvent.FromString(part)
+        except DecodeError as error:
+            raise BrokenStream(f"vtgate sent an event that cannot be read: {error}") from None
         return
     for event in events_of(answer):
         count = len(event.row_event.row_changes)
         if count and event.type == EventKind.ROW and _is_copied(event):
             yield count, pb.VStreamResponse(events=[event]).SerializeToString()
         else:
-            yield 0, event.SerializeToString()
+            yield event
 
 
 def _is_copied(event: pb.VEvent) -> bool:
-    """Whether a FIELD or ROW event is of the copy and not of the binlog."""
+    """Whether a FIELD or ROW event comes from the copy and not from the binlog."""
     return not event.timestamp and not event.event_gtid

@@ -1,9 +1,8 @@
 """Reads a table for a snapshot, beside the stream of its shard.
 
-vtgate names the position at which it reads the rows, so nothing depends on clocks
-(`relay.mysql_dialect.snapshot_times`): it has to contain what is published of the shard. A copy resumes after the key
-of its last batch, at a later position. If its shard is resharded meanwhile, what is left of the table is read from the
-shards that continue it.
+vtgate names the position at which it reads the rows. That has to contain everything published of the shard, so nothing
+depends on clocks (`relay.mysql_dialect.snapshot_times`). A copy resumes after the key of its last batch, at a later
+position. If the shard is resharded meanwhile, the rest of the table is read from the shards that continue it.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from relay.gtid import GtidSet
 from relay.mysql_dialect.compiled_changes import copied_rows
 from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
 from relay.mysql_dialect.tables import Row, Table
-from relay.records import Shard, ShardCheckpoint, StreamId
-from relay.source import Page, Segment, Unreadable
+from relay.records import Shard, ShardCheckpoint, StreamId, followers
+from relay.source import LastPage, Page, PageCounts, Segment, Unreadable
 from relay.vitess.client import Vtgate
-from relay.vitess.compiled_rows import rows_of
 from relay.vitess.failures import BrokenStream, Ending, ending, hint
 from relay.vitess.http2 import CallEnded
+from relay.vitess.portion import Portion
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import VStreamRowDecoder
+from relay.vitess.rows import Uncarried, VStreamRowDecoder, rows_of
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.table_copy import CopiedBatch, TableCopy
@@ -47,17 +46,17 @@ log = logging.getLogger(__name__)
 
 _PATIENCE = 20  # times as patient as with a stream: vtgate may sort a table before it sends the first row
 _DOUBLINGS = 5
-_LONGEST_UNREAD = 5.0  # seconds: after 10, vtgate asks whether the relay is there, and hangs up without an answer
+_LONGEST_UNREAD = 5.0  # seconds: after 10, vtgate sends a ping, and hangs up if the relay does not answer
 
 FindTables = Callable[[], Mapping[str, Table]]
-"""Returns the wanted tables as they are now, by name. Raises ``Unavailable``."""
+"""Returns the current layouts of the wanted tables, by name. Raises ``Unavailable``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardRest:
-    """What is left of a table in a shard. ``after``: the last key that was read; None means all rows.
+    """The rest of a table in a shard. ``after``: the last key that was read; None means that all rows are left.
 
-    ``order``: the digest of `key_order` when it was read; None means all rows.
+    ``order``: the digest of `key_order` when that key was read, or None.
     """
 
     shard: str
@@ -79,7 +78,7 @@ class ShardRest:
 
 @dataclass(frozen=True, slots=True)
 class CopiedUpTo:
-    """Where the reading of a table resumes. ``left``: several shards after a reshard. ``rows``: how many were read."""
+    """Where reading a table resumes. ``left``: the rest in each shard. ``rows``: how many rows were read."""
 
     left: tuple[ShardRest, ...]
     rows: int = 0
@@ -101,7 +100,7 @@ class CopiedUpTo:
 
 @dataclass(frozen=True, slots=True)
 class PublishedShard:
-    """How far a shard is published. ``promised``: the earliest timestamp, in seconds, that may follow."""
+    """How far a shard is published. ``promised``: the earliest timestamp of later changes, in seconds."""
 
     shard: str
     executed: GtidSet
@@ -109,10 +108,12 @@ class PublishedShard:
 
     @classmethod
     def of(cls, stream: StreamId, shard: str, published: Mapping[str, ShardCheckpoint]) -> PublishedShard:
-        """Return the position of a shard now. Raises ``Unavailable`` if nothing of it is published yet."""
+        """Return how far a shard is published now. Raises ``Unavailable`` if it has no position yet."""
         checkpoint = published.get(shard)
         if checkpoint is None or checkpoint.position is None:
-            raise Unavailable(f"source {stream.source}: nothing of shard {shard} is published yet")
+            raise Unavailable(
+                f"source {stream.source}: the snapshot has to wait until the relay has begun to read shard {shard}"
+            )
         position = VStreamPosition.from_json(checkpoint.position, stream.qualified(shard))
         return cls(shard, position.needed, lowest(checkpoint))
 
@@ -123,10 +124,11 @@ class PublishedShard:
 
 @dataclass(slots=True)
 class _OpenCopy:
-    """A copy that is being read. ``opened_at``: seconds, by the clock of the reader.
+    """A copy that is being read.
 
-    ``order``: the `key_order` before it was opened. ``is_same_order``: whether it was the same after that.
-    ``alive_at``: when anything came last, by the monotonic clock. ``advanced_at``: when rows did, or it was opened.
+    ``order``: the `key_order` before it was opened. ``is_same_order``: whether the order was the same afterwards.
+    ``opened_at``: when it was opened, in seconds by the reader's clock. ``alive_at``: when anything last came, by the
+    monotonic clock. ``advanced_at``: when rows last came or it was opened, by the monotonic clock.
     """
 
     copy: TableCopy
@@ -161,18 +163,18 @@ class CopiedTableReader:
         self.table = segment.part.table
         self.settings = settings
         self.clock = clock
-        # Where the last page ended.
+        # The position at the end of the last page.
         self.position = CopiedUpTo.of(segment)
         self._tables = tables
         self._find = find
-        # The copy of the shard that is read.
+        # The copy that is being read.
         self._open: _OpenCopy | None = None
-        # How the core takes the rows that a decoder reads.
+        # The last decoder, and what the compiled core uses instead of it.
         self._compiled: tuple[VStreamRowDecoder, CompiledRows | None] | None = None
-        # What the rows have to show. Kept until they do, so that a tablet that is behind can catch up with it.
+        # What the rows have to show, kept so that a tablet that is behind can catch up; and a set that shows it.
         self._published: PublishedShard | None = None
         self._shown_at = ""
-        # How often in a row it was opened without a row.
+        # How often in succession the copy was opened and no row came.
         self._reopened = 0
 
     def close(self) -> None:
@@ -181,10 +183,13 @@ class CopiedTableReader:
             self._open = None
 
     def read(self) -> Page | Unreadable:
-        """Return the next page, which has one batch. Raises ``RelayError`` for what no retry can change."""
+        """Return the next page, which has one batch. Raises ``RelayError`` if no retry can help."""
         begun = self.clock()
         if self._open is None:
-            left = _continued(self.position.left, self.segment.published())
+            try:
+                left = _continued(self.position.left, self.segment.published(), self.table)
+            except Unavailable as error:
+                return Unreadable(self.shard, begun, f"source {self.stream.source}: {error}")
             self.position = replace(self.position, left=left)
         if not self.position.left:
             return self._page(begun)
@@ -202,7 +207,7 @@ class CopiedTableReader:
         except CallEnded as ended:
             reason = self._explain(ended)
         except BrokenStream as error:
-            reason = f"copying table {self.table} again from where it stands: {error}"
+            reason = f"copying table {self.table} again after the last row that was read: {error}"
         except Unavailable as error:
             reason = str(error)
         if reason is None:
@@ -213,7 +218,7 @@ class CopiedTableReader:
     # ------------------------------------------------------------------ the copy
 
     def _opened(self) -> _OpenCopy:
-        """Open the copy of what is left. Raises ``Unavailable``."""
+        """Open the copy of the rest. Raises ``Unavailable``."""
         settings = self.settings
         rest = self.position.left[0]
         if self._published is None or self._shown_at or self._published.shard != rest.shard:
@@ -233,14 +238,14 @@ class CopiedTableReader:
             self.position = replace(self.position, left=(rest, *self.position.left[1:]))
         log.info("source %s: copying table %s of shard %s", self.stream.source, self.table, rest.shard)
         opened_at = self.clock()
-        self._tables.altered()  # since the copy before this one
+        self._tables.altered()  # since the last copy was opened
         start = tablets.at("", [] if rest.after is None else [rest.after])
         call = tablets.stream([start], {self.table: select_all(self.table)}, settings.heartbeat, copy=[self.table])
         copy, now = TableCopy(call, shard, self._tables, resumes=order.resumes), time.monotonic()
         return _OpenCopy(copy, tablets, order, opened_at, now, now)
 
     def _check_order(self, opened: _OpenCopy) -> None:
-        """Raises ``Unavailable`` if the key was altered while the copy was opened, which may have left rows out."""
+        """Raise ``Unavailable`` if the key was altered while the copy was opened: then it may leave rows out."""
         if not opened.is_same_order and opened.tablets.key_order(self.table) != opened.order:
             raise Unavailable(
                 f"source {self.stream.source}: the primary key of table {self.table} was altered: copying again"
@@ -248,14 +253,14 @@ class CopiedTableReader:
         opened.is_same_order = True
 
     def _publish(self, opened: _OpenCopy, batch: CopiedBatch, begun: float) -> Page:
-        """Return the page of a batch. Raises ``Unavailable`` if it does not show what is published."""
+        """Return the page of a batch. Raises ``Unavailable`` if the batch does not show what is published."""
         published, shard = self._published, opened.copy.shard
         assert published is not None
         if batch.executed != self._shown_at:
             if not published.is_shown_at(gtid.parse(batch.executed)):
                 raise Unavailable(
                     f"source {self.stream.source}: the {self.settings.tablet_type} tablet that copies table "
-                    f"{self.table} of shard {published.shard} is at {batch.executed}, behind what is published: "
+                    f"{self.table} of shard {published.shard} is at {batch.executed}, behind the published changes: "
                     "waiting for a tablet to catch up"
                 )
             self._shown_at = batch.executed
@@ -276,10 +281,8 @@ class CopiedTableReader:
         return replace(
             self._page(begun),
             changes=changes,
-            records=batch.count,
-            size=sum(map(len, batch.answers)),
-            full=True,
-            rest=self._rest_after(batch.count, opened),
+            counts=PageCounts(batch.count, sum(map(len, batch.answers))),
+            pause=self._rest_after(batch.count, opened),
             tables=(table.schema,),
         )
 
@@ -297,10 +300,11 @@ class CopiedTableReader:
         return rest
 
     def _page(self, begun: float) -> Page:
-        return Page(self.shard, [], self.position.to_json(), None, None, begun, finished=not self.position.left)
+        end = None if self.position.left else LastPage()
+        return Page(self.shard, [], self.position.to_json(), None, None, begun, end=end)
 
     def _silence(self, opened: _OpenCopy) -> str | None:
-        """Return why nothing comes, once something should have; None before."""
+        """Return why no row comes, once one is overdue, and None before."""
         now, silence = time.monotonic(), self.settings.silence
         if opened.copy.is_alive:
             opened.alive_at = now
@@ -315,14 +319,14 @@ class CopiedTableReader:
         return f"{waited}: {opened.tablets.explain_silence()}"
 
     def _explain(self, ended: CallEnded) -> str | None:
-        """Return why the copy has ended, or None if its table was dropped, and nothing is left of it.
+        """Return why the copy has ended, or None if the table was dropped, so that nothing is left to copy.
 
-        Raises ``RelayError`` for what no retry can change.
+        Raises ``RelayError`` if no retry can help.
         """
         kind = ending(ended)
         if kind in (Ending.NO_TABLE, Ending.FINAL):
             try:
-                # I7: one that lost its key is still there
+                # I7: a table that lost its key still exists
                 exists = self.table in self._find() or self.table in self._tables.skipped.reasons
             except Unavailable as error:
                 return f"{ended}; the tables of the keyspace cannot be listed: {error}"
@@ -337,29 +341,42 @@ class CopiedTableReader:
 
 
 def _why_again(rest: ShardRest, order: KeyOrder) -> str:
-    """Return why vtgate would leave out rows if it went on after a key; "" if it does not."""
+    """Return why vtgate would leave out rows after the last key; "" if it would not."""
     if not order.resumes:
-        return "vtgate would leave out rows after that key, or there is none"
-    return "" if rest.order in (None, order.digest) else "its primary key was altered"
+        return "vtgate would leave out rows after the last key, or the table has no primary key"
+    return "" if rest.order in (None, order.digest) else "the primary key was altered"
 
 
-def _continued(left: Sequence[ShardRest], published: Mapping[str, ShardCheckpoint]) -> tuple[ShardRest, ...]:
-    """Return what is left after reshards: the shards that continue the first one, in its place, once it has ended."""
+def _continued(
+    left: Sequence[ShardRest], published: Mapping[str, ShardCheckpoint], table: str
+) -> tuple[ShardRest, ...]:
+    """Return the rest after reshards and moves: the shards that continue the first shard replace it.
+
+    Raises ``Unavailable`` while one of these is not read yet.
+    """
     if not left:
         return ()
     first, *others = left
     checkpoint = published.get(first.shard)
     if checkpoint is None or not checkpoint.state.ended:
         return tuple(left)
-    # A shard that was lost has none, and its gap says so.
-    targets = checkpoint.journal.targets if checkpoint.journal is not None else ()
-    return _continued([*(replace(first, shard=shard) for shard in sorted(targets)), *others], published)
+    # A shard that was lost has no journal, and its gap says so.
+    targets = checkpoint.journal.targets if checkpoint.journal is not None else {}
+    following = followers(first.shard, published)
+    having = []
+    for name in sorted(name for name, start in targets.items() if Portion.of(start).has(table)):
+        if (shard := following[name]) is None:
+            raise Unavailable(
+                f"the snapshot has to wait until the relay has begun to read shard {name}, which continues "
+                f"{first.shard}"
+            )
+        having.append(replace(first, shard=shard))
+    return _continued([*having, *others], published, table)
 
 
 def _decoded(shard: VitessShard, decoder: VStreamRowDecoder, rows: Iterable[pb.Row]) -> Iterator[Row]:
     for row in rows:
         try:
             yield decoder.decode(row)
-        except (ValueError, ArithmeticError, KeyError):
-            why = decoder.explain_change(pb.RowChange(after=row))
-            raise RelayError(f"shard {shard.qualified}: a copied row of {decoder.table.name}: {why}") from None
+        except Uncarried as error:
+            raise RelayError(f"shard {shard.qualified}: a copied row of {decoder.table.name}: {error}") from None

@@ -4,27 +4,28 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 
 from relay.mysql_dialect.followed_tables import FollowedTables
-from relay.mysql_dialect.layouts import SkippedTables
+from relay.mysql_dialect.layout_cache import SkippedTables
 from relay.mysql_dialect.protection import check_first, check_followed
 from relay.mysql_dialect.tables import Table
-from relay.vitess.moved_tables import MovedTo
+from relay.vitess.moved_tables import TableMoves
+from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
 
 _REMEMBERED = 1000
 
 Collations = Callable[[str], Mapping[str, int]]
-"""Returns, by column of a table, the id of a collation of its character set now. Raises ``Unavailable``."""
+"""Returns, by column of a table, the id of a collation of its current character set. Raises ``Unavailable``."""
 
 
 class Tables:
     """Used by the reader of one shard.
 
-    ``layout``: gives the layout of a table with these columns, or None if it is not wanted. ``current``: the layouts of
-    the wanted tables as they are now. ``relayed``: tables that were relayed before, which may have been dropped since,
-    with their key columns at least. ``followed``: what is known of the tables between two statements of the shard.
-    ``keyspace``: the tables' own, if their names may come with it. ``collations``: is asked where Vitess says none.
-    ``moved_to``: is asked where a table is removed. ``skipped``: those that are left out.
+    ``layout``: returns the layout of a table with given columns, or None if it is not wanted. ``current``: the current
+    layouts of the wanted tables. ``relayed``: layouts of tables that were relayed before, with their key columns at
+    least; the tables may have been dropped. ``followed``: what is known about the tables between two statements of the
+    shard. ``keyspace``: the tables' keyspace, if it may be in front of their names. ``collations``: returns collations
+    that Vitess leaves out. ``moves``: finds tables that were moved to another keyspace. ``skipped``: tables left out.
     """
 
     def __init__(
@@ -36,53 +37,62 @@ class Tables:
         followed: FollowedTables,
         keyspace: str = "",
         collations: Collations = lambda _: {},
-        moved_to: MovedTo = lambda shard, table, executed, remade: None,
+        moves: TableMoves,
         skipped: SkippedTables | None = None,
     ) -> None:
         self._layout = layout
+        self.moves = moves
         self._collations = collations
-        self.moved_to = moved_to
         self.skipped = skipped or SkippedTables("", keyspace, None)
         self._prefix = f"{keyspace}."
-        self._relayed = dict(relayed or {})
+        self._relayed = self._own(relayed or {})
         self.followed = followed
         # The last known layout of each table.
-        self._known = dict(current)
-        # The same without the ones of now.
+        self._known = self._own(current)
+        # The last layout of each table that the stream has described.
         self._streamed: dict[str, Table] = {}
         self._decoders: dict[tuple[bytes, bool], VStreamRowDecoder | None] = {}
+
+    def _own(self, tables: Mapping[str, Table]) -> dict[str, Table]:
+        return {name: table for name, table in tables.items() if self.moves.settings.portion.has(name)}
 
     @property
     def names(self) -> list[str]:
         """The known tables, sorted by name."""
         return sorted(self._known)
 
+    def may_be_moved(self, position: VStreamPosition) -> set[str]:
+        """Return the tables that may live in another keyspace, as far as ``position`` does not say so already."""
+        removed = (name for name, remade_at in position.remade.items() if not remade_at)
+        return {*self._known, *self._relayed} - {*position.left_out, *removed}
+
     def known(self, name: str) -> Table | None:
         """Return the last known layout of a table, or None if it is unknown or not wanted."""
         return self._known.get(name)
 
     def last(self, name: str) -> Table | None:
-        """Return the same, even for a table that was dropped after it was relayed: then only its key is sure."""
+        """Return the last layout of a table, even if it was dropped after it was relayed: then only the key is sure."""
         return self._known.get(name) or self._relayed.get(name)
 
     def has_other_key(self, table: Table) -> bool:
-        """Whether changes of a table were relayed with another key: the plan refuses a page with rows of it."""
+        """Whether changes of a table were relayed with another key: the plan refuses a page with its rows."""
         before, now = self._relayed.setdefault(table.name, table).schema, table.schema
         keys = [[column.name for column in each.key] for each in (before, now)]
         return keys[0] != keys[1] or before.hash_columns != now.hash_columns
 
     def altered(self) -> None:
-        """A table may have been altered: Vitess describes it as before if only an unknown character set is another."""
+        """Forget all decoders: Vitess does not report an ALTER of a character set that it does not know."""
         self._decoders.clear()  # I8
 
     def decoder(self, event: pb.FieldEvent, *, copied: bool) -> VStreamRowDecoder | None:
-        """Return how the rows after ``event`` are read; see ``rows.decoder``."""
+        """Return the decoder of the rows after ``event``; see ``rows.decoder``."""
         event = self._unqualified(event)
         key = (event.SerializeToString(), copied)
         if key not in self._decoders:
             if len(self._decoders) > _REMEMBERED:
                 self._decoders.clear()
-            self._decoders[key] = decoder(self._with_collations(event), self._layout, copied=copied)
+            is_own = self.moves.settings.portion.has(event.table_name)
+            self._decoders[key] = decoder(self._with_collations(event), self._layout, copied=copied) if is_own else None
         found = self._decoders[key]
         if found is not None:
             name, table = event.table_name, found.table
@@ -95,7 +105,7 @@ class Tables:
         return found
 
     def _with_collations(self, event: pb.FieldEvent) -> pb.FieldEvent:
-        """Return ``event`` with the collations that Vitess does not know, and leaves out."""
+        """Return ``event`` with the collations that Vitess does not know and leaves out."""
         if all(field.charset for field in event.fields):
             return event
         collations = self._collations(event.table_name)
@@ -107,11 +117,11 @@ class Tables:
     def _unqualified(self, event: pb.FieldEvent) -> pb.FieldEvent:
         """Return ``event`` with the name that the table has in its keyspace.
 
-        vtgate puts the keyspace in front of it, and before v23 also if it is asked not to.
+        vtgate puts the keyspace in front, and before v23 even if the relay asks it not to.
         """
         name = event.table_name
         if not name.startswith(self._prefix) or self.last(name) is not None:
             return event
         found = deepcopy(event)
-        found.table_name = name.removeprefix(self._prefix)  # I1: under another name, nobody wants it
+        found.table_name = name.removeprefix(self._prefix)  # I1: under another name, the table is not wanted
         return found

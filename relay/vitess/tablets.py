@@ -1,25 +1,35 @@
-"""The tablets of a shard: streams of it, and questions to them and to vtgate beside a stream."""
+"""The tablets of a shard: opens their streams, and asks them and vtgate questions beside a stream."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from relay import gtid
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet
+from relay.mysql_dialect.catalog import quoted
 from relay.mysql_dialect.charsets import collation_of, is_utf8
-from relay.mysql_dialect.members import members
+from relay.mysql_dialect.printed import members
 from relay.types.sql import Form, defined
 from relay.vitess.call import Call
 from relay.vitess.client import Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
 
-# The types of key columns that vtgate compares with a text as a database sorts them.
+log = logging.getLogger(__name__)
+
+_KEYS = (
+    "select table_name, constraint_name, referenced_table_name, delete_rule, update_rule"
+    " from information_schema.referential_constraints where constraint_schema = database()"
+)
+_UNLOGGED = ("CASCADE", "SET NULL", "SET DEFAULT")
+
+# Key column types for which vtgate's comparison with a text agrees with the order in which the database sorts them.
 _SORTED = (*(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT), *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED))
 TIMES_ASKED = 8
-"""How often tablets are asked for what each may answer otherwise: each time, another one may answer."""
+"""How often a question is asked if tablets may disagree: another tablet may answer each time."""
 
 _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
 
@@ -28,7 +38,7 @@ _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
 class KeyOrder:
     """The order in which a table is copied.
 
-    ``digest``: the digest of what it depends on. ``resumes``: whether vtgate finds larger keys in all later rows.
+    ``digest``: the digest of what the order depends on. ``resumes``: whether vtgate finds all rows after a key.
     """
 
     digest: str
@@ -37,7 +47,7 @@ class KeyOrder:
 
 @dataclass(frozen=True, slots=True)
 class Tablets:
-    """The tablets of ``shard`` that are read. ``kind``: PRIMARY, REPLICA or RDONLY. ``cells``: as `VStreamSettings`."""
+    """The tablets of ``shard`` to read. ``kind``: PRIMARY, REPLICA or RDONLY. ``cells``: see `VStreamSettings`."""
 
     vtgate: Vtgate
     shard: VitessShard
@@ -45,7 +55,7 @@ class Tablets:
     cells: str = ""
 
     def at(self, position: str, after: Sequence[pb.TableLastPK] = ()) -> pb.ShardGtid:
-        """Return where a stream of the shard starts. ``after``: the last keys that were copied of its tables."""
+        """Return the start of a stream of the shard. ``after``: the last keys that were copied, by table."""
         return pb.ShardGtid(keyspace=self.shard.keyspace, shard=self.shard.name, gtid=position, table_p_ks=after)
 
     def stream(
@@ -57,7 +67,7 @@ class Tablets:
         )
 
     def execute(self, sql: str, timeout: float = 10.0, kind: str = "") -> list[dict[str, str | None]]:
-        """Run one statement, as `Vtgate.execute` does. ``kind``: the tablet's, if it is another."""
+        """Run one statement, as `Vtgate.execute` does. ``kind``: another kind of tablet to ask."""
         target = f"{self.shard.keyspace}:{self.shard.name}@{(kind or self.kind).lower()}"
         return self.vtgate.execute(sql, target, timeout)
 
@@ -67,7 +77,7 @@ class Tablets:
         return any(name in row.values() for row in self.vtgate.execute("show vitess_shards", timeout=3))
 
     def explain_silence(self) -> str:
-        """Return what vtgate knows about the shard, whose stream is silent. Takes up to six seconds."""
+        """Return what vtgate knows about the shard, to explain a silent stream. Takes up to six seconds."""
         try:
             serves = self.is_serving()
             tablets = [
@@ -89,14 +99,15 @@ class Tablets:
         return f"{len(serving)} {self.kind} tablets of the shard are serving: check their logs and vtgate's"
 
     def purged_set(self, flavour: str) -> GtidSet | None:
-        """Return the executed set whose binlogs a tablet has purged, or None if vtgate does not tell."""
+        """Return the executed set whose binlogs a tablet has purged, or None if vtgate does not say."""
+        statement = "select @@global.gtid_purged"
         try:
-            if flavour == "MySQL56":
-                return _first(self.execute("select @@global.gtid_purged", 3), flavour)
-            logs = self.execute("show binary logs", 3)
-            if not (first := _value(logs)):
-                return None
-            return _first(self.execute(f"select binlog_gtid_pos({literal(first)}, 4)", 3), flavour)
+            if flavour != "MySQL56":
+                if not (first := _value(self.execute("show binary logs", 3))):
+                    return None
+                statement = f"select binlog_gtid_pos({literal(first)}, 4)"
+            purged = _value(self.execute(statement, 3))
+            return None if purged is None else gtid.parse(f"{flavour}/{purged}")
         except (RelayError, GtidError):
             return None
 
@@ -114,12 +125,12 @@ class Tablets:
         try:
             return int(found or "")
         except ValueError:
-            raise RelayError(f"vtgate answers {statement!r} with {found!r}") from None
+            raise RelayError(f"vtgate answers {statement!r} with {found!r}, which is not a number") from None
 
     def row_images(self) -> set[str]:
-        """Return the values of binlog_row_image in the databases. Those that do not answer are left out.
+        """Return the values of binlog_row_image in the databases. Databases that do not answer are left out.
 
-        Each replica writes the rows of its primary again, by its own setting.
+        Each replica logs the rows of its primary again, by its own setting.
         """
         found = set()
         for kind in {"primary", self.kind.lower()}:
@@ -132,17 +143,17 @@ class Tablets:
         return found
 
     def row_counts(self) -> Mapping[str, int]:
-        """Return about how many rows each table has. Raises ``Unavailable``."""
+        """Return an estimate of the number of rows in each table. Raises ``Unavailable``."""
         statement = "select table_name, table_rows from information_schema.tables where table_schema = database()"
         try:
             rows = [list(row.values()) for row in self.execute(statement)]
         except RelayError as error:
             name = f"{self.shard.keyspace}/{self.shard.name}"
-            raise Unavailable(f"how many rows shard {name} has is not known: {error}") from error
+            raise Unavailable(f"cannot count the rows of shard {name}: {error}") from error
         return {str(name): int(count or 0) for name, count in rows}
 
     def key_order(self, table: str) -> KeyOrder:
-        """Return the order of a table's primary key: it depends on its columns, with their types and collations.
+        """Return the order of a table's primary key, which depends on its columns, their types and their collations.
 
         Raises ``Unavailable``.
         """
@@ -155,14 +166,14 @@ class Tablets:
         try:
             found = [list(row.values()) for row in self.execute(statement)]
         except RelayError as error:
-            raise Unavailable(f"the primary key of table {table} is not known: {error}") from error
+            raise Unavailable(f"cannot look up the primary key of table {table}: {error}") from error
         digest = hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
-        # Without a key, vtgate takes all columns for one, and nothing is larger than NULL.
+        # Without a key, vtgate takes all columns for the key, and nothing is larger than NULL.
         return KeyOrder(digest, bool(found) and all(_compares_as_sorted(kind or "", by or "") for _, kind, by in found))
 
 
 def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> Mapping[str, int]:
-    """Return, by column, the id of a collation of its character set now, if that is not UTF-8.
+    """Return, by column, the id of a collation of its current character set, if that is not UTF-8.
 
     Raises ``Unavailable``, and ``RelayError`` for a character set that cannot be carried.
     """
@@ -174,7 +185,7 @@ def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> M
     try:
         found = [list(row.values()) for row in vtgate.execute(statement, f"{keyspace}@{tablet_type.lower()}")]
     except RelayError as error:
-        raise Unavailable(f"the character sets of table {table} are not known: {error}") from error
+        raise Unavailable(f"cannot look up the character sets of table {table}: {error}") from error
     try:
         return {str(column): collation_of(str(of)) for column, of in found if not is_utf8(str(of))}
     except ValueError as error:
@@ -182,9 +193,8 @@ def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> M
 
 
 def select_all(table: str) -> str:
-    """Return a select of every row of ``table``: vtgate v23 refuses a rule without one ("Query was empty")."""
-    quoted = table.replace("`", "``")
-    return f"select * from `{quoted}`"
+    """Return a SELECT of all rows of ``table``: vtgate v23 refuses a filter rule without one ("Query was empty")."""
+    return f"select * from {quoted(table)}"
 
 
 def literal(text: str) -> str:
@@ -194,7 +204,7 @@ def literal(text: str) -> str:
 
 
 def _compares_as_sorted(column_type: str, collation: str) -> bool:
-    """Whether a column of a key is larger than the text of another value if and only if it comes after it.
+    """Whether vtgate compares a column of a key with the text of another value in the order of the table.
 
     ENUM and SET are sorted by the numbers of their members, and compared with a text by their own texts. UUID, INET4,
     INET6 and texts in some character sets are compared with a text as bytes.
@@ -208,7 +218,7 @@ def _compares_as_sorted(column_type: str, collation: str) -> bool:
     if found.type.form is not Form.ENUM:
         return found.type.form in _SORTED
     names = members(found.inside)
-    # Other characters have another order in some collations.
+    # Some collations order other characters differently.
     return all(one.isascii() and one.isalnum() for one in names) and all(
         one < other and one.lower() < other.lower() for one, other in pairwise(names)
     )
@@ -218,6 +228,27 @@ def _value(rows: list[dict[str, str | None]]) -> str | None:
     return next(iter(rows[0].values()), None) if rows else None
 
 
-def _first(rows: list[dict[str, str | None]], flavour: str) -> GtidSet | None:
-    value = _value(rows)
-    return gtid.parse(f"{flavour}/{value}") if value is not None else None
+def warn_of_cascades(source: str, tablets: Tablets, tables: Collection[str]) -> None:
+    """Log a warning for each foreign key that changes rows of ``tables`` without logging it.
+
+    ``tablets``: the tablets of one shard of the keyspace. The relay does not depend on the answer.
+    """
+    try:
+        found = [[str(value) for value in row.values()] for row in tablets.execute(_KEYS)]
+    except RelayError as error:
+        log.warning("source %s: cannot find out whether foreign keys change rows without logging it: %s", source, error)
+        return
+    for table, key, referenced, on_delete, on_update in found:
+        rules = (("ON DELETE", on_delete), ("ON UPDATE", on_update))
+        actions = [f"{event} {rule}" for event, rule in rules if rule in _UNLOGGED]
+        if table in tables and actions:
+            log.warning(
+                "source %s: changes by the foreign key %s to %s are not relayed: when rows of %s change, InnoDB runs "
+                "%s without logging it. Make these changes in the application, or let vtgate make them with "
+                "`foreignKeyMode: managed` in the VSchema",
+                source,
+                key,
+                table,
+                referenced,
+                " and ".join(actions),
+            )

@@ -21,7 +21,9 @@ Value = int | str | bytes | Decimal | None
 """A column's value: text as ``str`` or as its stored bytes, DECIMAL with its stored digits."""
 
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-_BY_TABLE = ("lookup", "consistent_lookup")  # how their names begin
+_LOOKUPS = ("lookup", "lookup_hash", "lookup_unicodeloosemd5_hash", "consistent_lookup")
+LOOKUPS = frozenset([*_LOOKUPS, *(f"{name}_unique" for name in _LOOKUPS)])
+"""Vindex types that look up keyspace ids in a table. A value may have several, unless the type is ``_unique``."""
 _BY_PARAMETERS = {"cfc", "multicol", "numeric_static_map", "region_experimental", "region_json"}
 
 
@@ -62,7 +64,7 @@ def keyspace_id(vindex_name: str, value: Value) -> bytes:
 
 
 def of_rows(vindex_name: str, at: int) -> Callable[[Sequence[Any]], bytes | None]:
-    """Return what computes the keyspace id of a row from its column ``at``, or None if there is none for the value."""
+    """Return a function that computes the keyspace id of a row from its column ``at``, or None if it has none."""
 
     def compute(row: Sequence[Any]) -> bytes | None:
         try:
@@ -74,12 +76,13 @@ def of_rows(vindex_name: str, at: int) -> Callable[[Sequence[Any]], bytes | None
 
 
 def require_computable(vindex_name: str) -> None:
-    """Raises `UncomputableVindex` if ``keyspace_id`` cannot compute the keyspace ids of a vindex of this type."""
+    """Raise `UncomputableVindex` if ``keyspace_id`` cannot compute the keyspace ids of a vindex of this type."""
     if vindex_name in COMPUTED:
         return
-    if vindex_name.startswith(_BY_TABLE):
+    if vindex_name in LOOKUPS:
         raise UncomputableVindex(
-            f"vindex {vindex_name} looks up keyspace ids in a table: they cannot be computed without a query"
+            f"vindex {vindex_name} looks up keyspace ids in a table, where they may change under a row: they cannot be "
+            "computed without a query; `relay.vitess.LookupVindex` makes such queries"
         )
     if vindex_name in _BY_PARAMETERS:
         raise UncomputableVindex(
@@ -100,11 +103,11 @@ def _hash(vindex: str, value: Value) -> bytes:
 
 
 def _number(vindex: str, value: Value) -> bytes:
-    """Parse an unsigned 64-bit number as Vitess does: without a sign, with spaces around it. Raises `NoKeyspaceId`."""
+    """Parse an unsigned 64-bit number as Vitess does: spaces around it, but no sign. Raises `NoKeyspaceId`."""
     if isinstance(value, int):
         number = value
     else:
-        digits = b"" if value is None else _bytes(vindex, value).strip(b" \t")
+        digits = b"" if value is None else printed(vindex, value).strip(b" \t")
         if not digits.isdigit():
             shown = "NULL" if value is None else f"{str(value)[:40]!r}"
             raise NoKeyspaceId(f"vindex {vindex} has no keyspace id for {shown}: it takes whole numbers")
@@ -114,7 +117,7 @@ def _number(vindex: str, value: Value) -> bytes:
     return number.to_bytes(8, "big")
 
 
-def _bytes(vindex: str, value: Value) -> bytes:
+def printed(vindex: str, value: Value) -> bytes:
     """Return the value as MySQL prints it; NULL is the empty text."""
     match value:
         case None:
@@ -138,7 +141,7 @@ def _bytes(vindex: str, value: Value) -> bytes:
 
 
 def _weights(vindex: str, value: Value) -> bytes:
-    stored = _bytes(vindex, value)
+    stored = printed(vindex, value)
     try:
         return primary_key(stored.decode())
     except UnicodeDecodeError as error:
@@ -158,14 +161,14 @@ def _xxhash(raw: bytes) -> bytes:
 
 
 COMPUTED: dict[str, Callable[[str, Value], bytes]] = {
-    "binary": _bytes,
-    "binary_md5": lambda vindex, value: _md5(_bytes(vindex, value)),
+    "binary": printed,
+    "binary_md5": lambda vindex, value: _md5(printed(vindex, value)),
     "hash": _hash,
     "null": lambda vindex, value: b"\0",
     "numeric": _number,
     "reverse_bits": lambda vindex, value: _number(vindex, value)[::-1].translate(_REVERSED),
     "unicode_loose_md5": lambda vindex, value: _md5(_weights(vindex, value)),
     "unicode_loose_xxhash": lambda vindex, value: _xxhash(_weights(vindex, value)),
-    "xxhash": lambda vindex, value: _xxhash(_bytes(vindex, value)),
+    "xxhash": lambda vindex, value: _xxhash(printed(vindex, value)),
 }
-"""By the type of a vindex, what computes a keyspace id from that type and the value."""
+"""By the type of a vindex, the function that computes a keyspace id from the type and a value."""

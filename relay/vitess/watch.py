@@ -1,8 +1,8 @@
 """Tells whether the stream of a shard has reached the shard's head, and whether a silent stream is stuck or idle.
 
-Where one would expect an error, vtgate is silent: at a position from another database, without a serving tablet, with
-binlogs that every tablet has purged. Its heartbeats go on. So the shard's head is asked for (I10): that tells silence
-from idleness, and is the basis of ``Page.reached``.
+vtgate sends only heartbeats, and no error, at a position from another database, without a serving tablet, and if every
+tablet has purged the binlogs. So the relay asks for the shard's head (I10): the head tells a stuck stream from an idle
+shard, and is the basis of ``Page.reached``.
 """
 
 import time
@@ -11,13 +11,76 @@ from dataclasses import replace
 
 from relay import gtid
 from relay.errors import RelayError
-from relay.gtid import GtidSet
-from relay.vitess.client import Vtgate
-from relay.vitess.head import Head
+from relay.gtid import GtidError, GtidSet
+from relay.vitess.call import Call
+from relay.vitess.client import CURRENT, Vtgate, events_of
+from relay.vitess.failures import BrokenStream
+from relay.vitess.http2 import CallEnded
 from relay.vitess.position import VStreamPosition
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
-from relay.vitess.tablets import TIMES_ASKED, Tablets
+from relay.vitess.tablets import TIMES_ASKED, Tablets, select_all
+
+
+class Head:
+    """Asks for the head of a shard: the position that a stream at `current` starts with.
+
+    ``ask`` opens such a stream, and ``poll`` closes it once it has the answer. ``table``: the only table in it.
+    ``patience``: seconds after which a question without an answer may be repeated. ``clock``: seconds since the epoch.
+    """
+
+    def __init__(self, tablets: Tablets, table: str, *, patience: float = 30.0, clock: Callable[[], float]) -> None:
+        self._tablets = tablets
+        self._patience = patience
+        # One table, so that few rows come until the stream is closed.
+        self._rules = {table: select_all(table)}
+        self._clock = clock
+        self._stream: Call | None = None
+        # When the open question was asked, by ``clock`` and by the monotonic clock.
+        self._asked = 0.0
+        self.asked_at = 0.0
+        # Why the last question got no answer.
+        self.failed: str | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        return self._stream is not None
+
+    def ask(self) -> None:
+        """Ask, unless a question younger than ``patience`` is open."""
+        if self._stream is not None and time.monotonic() - self.asked_at > self._patience:
+            self.close()
+        if self._stream is None:
+            self._asked = self._clock()
+            self.asked_at = time.monotonic()
+            self._stream = self._tablets.stream([self._tablets.at(CURRENT)], self._rules)
+
+    def poll(self, timeout: float = 0.0) -> tuple[float, GtidSet] | None:
+        """Return when the question was asked, by ``clock``, and the shard's executed set, or None without an answer."""
+        if self._stream is None:
+            return None
+        try:
+            events = (event for answer in self._stream.take(timeout) for event in events_of(answer))
+            found = (at.gtid for event in events for at in event.vgtid.shard_gtids if at.gtid not in ("", CURRENT))
+            head = next(map(gtid.parse, found), None)
+        except CallEnded as ended:
+            self.failed = str(ended)
+        except (BrokenStream, GtidError) as error:
+            self.failed = f"the answer about the head cannot be read: {error}"
+        else:
+            if head is None:
+                return None
+            self.failed = None
+            self.close()
+            return self._asked, head
+        self.close()
+        return None
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
 
 _DOUBLINGS = 7
 _PRIMARY = "PRIMARY"
@@ -28,7 +91,7 @@ class PositionPurged(Exception):
 
 
 class Watch:
-    """Used by the reader of one shard. ``table``: one to ask for the head with. ``clock``: seconds since the epoch."""
+    """Used by the reader of one shard. ``table``: a table to ask for the head with. ``clock``: see `Head`."""
 
     def __init__(
         self, vtgate: Vtgate, shard: VitessShard, table: str, settings: VStreamSettings, *, clock: Callable[[], float]
@@ -36,10 +99,10 @@ class Watch:
         self.shard = shard
         self.settings = settings
         self.tablets = Tablets(vtgate, shard, settings.tablet_type, settings.cells)
-        # Seconds since the epoch: everything committed before has been read.
+        # Seconds since the epoch: everything committed before that has been read.
         self.reached: float | None = None
-        # Monotonic: when anything came last, when it was last certain that nothing was missing, and when changes came
-        # last or a head was reached.
+        # By the monotonic clock: when anything last came, when it was last certain that nothing was missing, and when
+        # changes last came or a head was reached.
         self._received_at = self._certain_at = self._changed_at = time.monotonic()
         self._head, self._primary = (
             Head(replace(self.tablets, kind=kind), table, patience=settings.silence, clock=clock)
@@ -47,7 +110,7 @@ class Watch:
         )
         # A head that has not been reached, and when it was asked for.
         self._ahead: tuple[float, GtidSet] | None = None
-        # Monotonic: when a head was last asked for.
+        # When a head was last asked for, by the monotonic clock.
         self._asked_at = -settings.ask_every
         self._mismatches = 0
         # How often in a row a stream at one position was reopened. vtgate may only need longer to send a large
@@ -59,23 +122,23 @@ class Watch:
         self._primary.close()
 
     def opened(self) -> None:
-        """A stream was opened: a head asked for before cannot judge it."""
+        """Note that a stream was opened. A head that was asked for earlier does not apply to it."""
         self._head.close()
         self._ahead = None
         self._asked_at = -self.settings.ask_every
         self._received_at = self._certain_at = time.monotonic()
 
     def received(self) -> None:
-        """Something came, if only a heartbeat."""
+        """Note that something came, even if only a heartbeat."""
         self._received_at = time.monotonic()
 
     def advanced(self, *, has_changes: bool) -> None:
-        """The position has advanced. ``has_changes``: not only past transactions of other tables."""
+        """Note that the position has advanced. ``has_changes``: whether changes came with it."""
         self._certain_at = time.monotonic()
         if has_changes:
             self._changed_at = self._certain_at
         self._mismatches = self._reopened = 0
-        self._primary.close()  # its answer may lack what has been read since
+        self._primary.close()  # the answer may lack what has been read since
 
     def head(self, timeout: float) -> GtidSet | None:
         """Ask for the shard's head; return None if that takes over ``timeout`` seconds: then call again."""
@@ -87,8 +150,8 @@ class Watch:
     def head_failed(self) -> str:
         return self._head.failed or "vtgate does not answer"
 
-    def check_head(self, position: VStreamPosition, is_active: bool) -> bool:
-        """Return whether ``position`` has just reached a head, and ask for the next one when it is time.
+    def check_head(self, position: VStreamPosition, is_active: bool) -> float | None:
+        """Return ``reached`` if ``position`` has just reached a head, and ask for the next head when it is time.
 
         ``is_active``: whether the stream, since it was opened, had an event of the shard itself.
         """
@@ -100,18 +163,18 @@ class Watch:
         if self._is_due(now, executed):
             self._ask()
         if self._ahead is None or executed is None:
-            return False
+            return None
         asked, head = self._ahead
-        # A position beyond the head comes from a stream that is going on, or the shard never had it.
+        # A position beyond the head comes from an active stream, or the shard never had it.
         if not executed.contains(head) or (executed != head and not is_active):
-            return False
+            return None
         self.reached, self._ahead = asked, None
         self._certain_at = self._changed_at = now
         self._reopened = 0
-        return True
+        return asked
 
     def diagnose(self, position: VStreamPosition, is_active: bool) -> str | None:
-        """Return why nothing comes, once it is certain that something should; None before.
+        """Return why no event comes, once it is certain that one should, and None before.
 
         Raises `PositionPurged`, and ``RelayError`` if the shard never had ``position``.
         """
@@ -144,19 +207,19 @@ class Watch:
         )
 
     def diagnose_mismatch(self, position: VStreamPosition, timeout: float) -> str | None:
-        """Return that the tablets are behind ``position``, which they have not executed, or None if that is not known.
+        """Return a message that the tablets are behind ``position``, or None if that is not known.
 
-        Raises ``RelayError`` once it is certain that the shard never had it.
+        They have not executed ``position``. Raises ``RelayError`` once it is certain that the shard never had it.
         """
         self._mismatches += 1
         head = self.head(timeout)
         return None if head is None else self.diagnose_lag(position, head, patient=self._mismatches < 2)
 
     def diagnose_lag(self, position: VStreamPosition, head: GtidSet, *, patient: bool) -> str | None:
-        """Return that the tablet, which is at ``head``, is behind ``position``, or None if it is not.
+        """Return a message that the tablet at ``head`` is behind ``position``, or None if it is not.
 
-        Raises ``RelayError`` if the shard never had ``position``. A replica without it may only be far behind the one
-        that was read before, so the primary is asked, unless ``patient``.
+        Raises ``RelayError`` if the shard never had ``position``. A replica without it may only be far behind the
+        replica that was read before, so the primary is asked, unless ``patient``.
         """
         executed = gtid.parse(position.executed)
         if executed.flavour == head.flavour and not executed.diverges(head):
@@ -164,19 +227,25 @@ class Watch:
                 return None
             primary = None if patient else self._primary_head(head)
             if primary is None or (primary.contains(executed) and not executed.diverges(primary)):
+                if not executed.contains(head):  # I10: waiting does not bring back what a reset has removed
+                    return (
+                        f"the {self.settings.tablet_type} tablet is at {head.position}: it has later transactions, "
+                        f"but lacks some of {executed.position}, which was read. Its binlogs were reset, or it "
+                        "applies transactions out of order: if this lasts, rebuild it from a backup"
+                    )
                 return (
                     f"the {self.settings.tablet_type} tablet is at {head.position}, behind {position.executed}, which "
-                    "has been read: waiting for a tablet to catch up"
+                    "was read: waiting for a tablet to catch up"
                 )
             head = primary
         raise RelayError(
-            f"shard {self.shard.qualified}: it never executed {position.executed}, and is at {head.position}: the "
-            f"position is from another database, or was lost there. Reset it: `relay reset CONFIG {self.shard.source} "
-            "--to ...`"
+            f"shard {self.shard.qualified} never executed {position.executed}, and is at {head.position}: the "
+            "position is from another database, or the database has lost it. Reset the source: `relay reset CONFIG "
+            f"{self.shard.source} --to ...`"
         )
 
     def _primary_head(self, head: GtidSet) -> GtidSet | None:
-        """Return the primary's head, asked for after the position was read, or None while it does not answer.
+        """Return the head of the primary, asked for after the position was read, or None while it does not answer.
 
         ``head``: the head of the tablets that are read.
         """
@@ -187,9 +256,9 @@ class Watch:
         return answer[1] if answer is not None else None
 
     def is_purged(self, position: VStreamPosition, text: str) -> bool:
-        """Whether the tablets have purged what follows ``position``. ``text``: what one said about it.
+        """Whether the tablets have purged the binlogs after ``position``. ``text``: a tablet's error about it.
 
-        A tablet that was restored from a backup lacks what others still have: then it is not purged.
+        A tablet that was restored from a backup may lack binlogs that others still have: these are not purged.
         """
         executed, has_answer = gtid.parse(position.executed), False
         for _ in range(TIMES_ASKED):
@@ -202,13 +271,13 @@ class Watch:
         return has_answer or "purged" in text or "errno 1789" in text
 
     def _ask(self) -> None:
-        # A question without an answer is repeated if the stream went on since; if it did not, `diagnose` uses its age.
+        # A question without an answer is repeated if the stream went on since; otherwise, `diagnose` uses its age.
         if not self._head.is_asking or self._certain_at > self._head.asked_at:
             self._asked_at = time.monotonic()
             self._head.ask()
 
     def _is_due(self, now: float, executed: GtidSet | None) -> bool:
-        """Whether to ask for the head: not while changes come, whose tokens say how far the shard is read."""
+        """Whether to ask for the head: not while changes come, as their tokens say how far the shard is read."""
         every = self.settings.ask_every
         if now - self._asked_at < every:
             return False

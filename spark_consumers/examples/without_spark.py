@@ -1,4 +1,4 @@
-"""Prints each change of a table, with a Kafka group of its own and without Spark.
+"""Prints each change of a table, with its own Kafka group and without Spark.
 
 python -m spark_consumers.examples.without_spark relay.yaml TABLE
 """

@@ -1,1 +1,1 @@
-"""Rebuilds a copy or a change log from the topics, and puts it in place of the present one."""
+"""Rebuilds a copy or a change log from the topics, and puts it in place of the current one."""

@@ -1,4 +1,4 @@
-"""From where to where a replay reads, and whether that is the whole history."""
+"""The range that a replay reads, and whether it is the whole history."""
 
 from collections.abc import Iterable, Mapping
 from time import time as now
@@ -8,12 +8,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from relay.config import Config
-from relay.config.fields import iso_time, start_time
+from relay.config.value_types import iso_time, start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.committed import read_all_committed, times_at
 from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, check_start, up_to
 from relay.kafka.topics import FoundTopic, connect
-from spark_consumers.applied import holes
+from spark_consumers.applied_notes import holes
 
 _WATERMARK = "watermark:"
 _OVERALL = b'["v1"]'
@@ -31,10 +31,10 @@ def check(start: str, to: str) -> None:
 
 
 def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
-    """Return the offsets of ``--to``: like ``--from``, but partitions that JSON leaves out are read to their end.
+    """Return the offsets of ``--to``: as for ``--from``, but partitions that JSON omits are read to their end.
 
-    ``watermark:TIME``: the ends, once everything that was committed before a time is on the topics. Not all of that is
-    needed, see ``end_of``.
+    ``watermark:TIME``: the ends, once everything committed before a time is on the topics. Not all of that is needed,
+    see ``end_of``.
     """
     time = watermark_time(to)
     if time is not None:
@@ -44,10 +44,7 @@ def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
 
 
 def end_of(changes: DataFrame, committed_before: float, first: Offsets, end: Offsets) -> Offsets:
-    """Return where the changes end in each partition that were committed before a time, in seconds.
-
-    ``changes``: all from ``first`` up to ``end``. What comes before ``first`` was committed before it.
-    """
+    """Return the end of the changes committed before a time in seconds. ``changes``: all from ``first`` to ``end``."""
     found = {topic: dict(partitions) for topic, partitions in first.items()}
     rows = (
         changes.where(F.col("committed_at") < F.timestamp_micros(F.lit(int(committed_before * 1_000_000))))
@@ -66,7 +63,7 @@ def _require_watermark(config: Config, to: str, wanted: float) -> None:
             found = float(orjson.loads(message.value() or b"")["watermark"])
     if found is None or found < wanted:
         said = "there is no watermark yet" if found is None else f"the watermark is at {iso_time(found)}"
-        raise Unavailable(f"--to {to}: {said}: try again once `relay run` has come that far")
+        raise Unavailable(f"--to {to}: {said}: try again once `relay run` has got that far")
 
 
 def watermark_time(to: str) -> float | None:
@@ -78,7 +75,7 @@ def watermark_time(to: str) -> float | None:
     except ValueError as error:
         raise ConfigError(f"--to {to}: {error}") from error
     if wanted is None:
-        raise ConfigError(f"--to {to}: give a time after `{_WATERMARK}`")
+        raise ConfigError(f"--to {to}: write a time after `{_WATERMARK}`")
     return wanted
 
 
@@ -101,7 +98,6 @@ def uncovered(missing: Iterable[tuple[str, str]], marks: Iterable[Mark]) -> list
 
 
 def partial_error(config: Config, kind: str, found: Mapping[tuple[str, str], int]) -> ConfigError:
-    """Return the error about partitions whose earlier records a replay would lack."""
     times = {where: iso_time(time) for where, time in times_at(config, found).items()}
     lines = [
         f"  {topic}[{partition}] begins at offset {offset}, {times.get((topic, partition), 'with no record yet')}"
@@ -113,19 +109,18 @@ def partial_error(config: Config, kind: str, found: Mapping[tuple[str, str], int
     return ConfigError(
         "\n".join(
             [
-                f"the replay would make a partial {kind}: it does not start at the beginning of these partitions",
+                f"the replay would create a partial {kind}: it does not start at the beginning of these partitions",
                 *lines,
-                f"give --partial to accept that{cure}",
+                f"use --partial to accept that{cure}",
             ]
         )
     )
 
 
 def refuse_compacted(topics: Iterable[FoundTopic]) -> None:
-    """Raise ``ConfigError`` if one of ``topics`` with changes is compacted: a log is to have every change."""
     for each in topics:
         if each.compacted and not each.topic.compacted:
             raise ConfigError(
-                f"the replay would make a partial log: topic {each.topic.name} is compacted, so Kafka may have removed "
-                "changes that later ones of the same items have replaced: give --partial to accept that"
+                f"the replay would create a partial log: topic {each.topic.name} is compacted, so Kafka may have "
+                "removed changes that later ones of the same items have replaced: use --partial to accept that"
             )

@@ -1,13 +1,12 @@
-"""Rebuilds the copy or the log from the topics, into a target of its own: ``relay replay``.
+"""Rebuilds the copy or the log from the topics, in a new target: ``relay replay``.
 
-It runs batches of the consumer itself, with another target, from one place of the topics to another. So the consumer's
-rules apply, and it may run beside the consumer.
+It runs batches of the consumer itself, with a different target, from one place of the topics to another. So the
+consumer's rules apply, and it may run beside the consumer.
 """
 
 import json
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from relay.avro.registry import open_schemas
 from relay.change import MARK
 from relay.config import Config
-from relay.config.fields import iso_time
+from relay.config.value_types import iso_time
 from relay.errors import ConfigError, RelayError
 from relay.kafka.group_offsets import GroupOffsets, Offsets, group, topic_ids, up_to
 from relay.kafka.topics import connect, survey
@@ -33,22 +32,23 @@ from spark_consumers.causes import cause
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.launch import session_for, state_folder
-from spark_consumers.locks import Lock, lock_of
+from spark_consumers.locations import Lock, lock_of
 from spark_consumers.records import DecodeStatus
 from spark_consumers.replay import bounds
 from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_lost
-from spark_consumers.replay.swap import Swap
-from spark_consumers.replay.target import ReplayTarget
-from spark_consumers.running import RETRY_DELAYS, log_event, signals
+from spark_consumers.replay.target import ReplayTarget, Swap
+from spark_consumers.running import RETRY_DELAYS, log_event, pause, signals
 from spark_consumers.schema_wait import SchemaWait
+
+_MINUTE = 60.0  # seconds whose progress the estimate of the time left uses
 
 
 @dataclass(frozen=True)
 class ReplayOutcome:
-    """What a replay came to. ``end``: where it ends, and a consumer goes on.
+    """The result of a replay. ``end``: where it ends, and a consumer continues.
 
-    ``done`` of ``total`` offsets are read; both are None if this run only ended a swap that had begun.
-    ``kept``: what a swap has kept of the earlier target, or None without a swap.
+    ``done`` of ``total`` offsets are read; both are None if this run only finished a swap. ``kept``: what a swap has
+    kept of the earlier target, or None without a swap.
     """
 
     kind: Literal["copy", "log"]
@@ -61,16 +61,14 @@ class ReplayOutcome:
 
 
 class ReplayProgress:
-    """A bar with the time left on a terminal, otherwise a line of JSON for each batch, inside of a ``with``.
+    """A bar with the time left on a terminal, otherwise JSON lines. ``done`` of ``total`` offsets are read already.
 
-    ``total``: offsets to read; an earlier run has read ``done`` of them.
+    Used in a ``with``.
     """
 
     def __init__(self, consumer: str, total: int, done: int) -> None:
         self._consumer = consumer
         self._total = total
-        self._before = done
-        self._began = time.monotonic()
         self._is_shown = sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -80,6 +78,7 @@ class ReplayProgress:
             TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=not self._is_shown,
+            speed_estimate_period=_MINUTE,
         )
         self._task = self._bar.add_task(f"replay of the {consumer}", total=total, completed=done)
 
@@ -88,21 +87,19 @@ class ReplayProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_shown:  # else rich may print a line break
+        if self._is_shown:  # otherwise rich may print a line break
             self._bar.stop()
 
     def show(self, done: int, counts: Mapping[str, int]) -> None:
-        """Show that ``done`` offsets are read. ``counts``: what the last batch has done."""
-        if self._is_shown:
-            self._bar.update(self._task, completed=done)
-            return
-        seconds = time.monotonic() - self._began
-        left = (self._total - done) * seconds / max(1, done - self._before)
-        log_event("progress", self._consumer, done=done, total=self._total, seconds_left=round(left, 1), **counts)
+        """Show that ``done`` offsets are read. ``counts``: the counts of the last batch."""
+        self._bar.update(self._task, completed=done)
+        if not self._is_shown:
+            left = self._bar.tasks[0].time_remaining  # None with the first batch
+            log_event("progress", self._consumer, done=done, total=self._total, seconds_left=left, **counts)
 
 
 class _CountedDeadLetters(DeadLetterTopic):
-    """Sends nothing: the consumer has sent them when it came by."""
+    """Sends nothing: the consumer already sent them."""
 
     def send(self, records: Sequence[NonChangeRecord]) -> int:  # type: ignore[override]
         return sum(record.is_undecodable for record in records)
@@ -119,11 +116,11 @@ def run(
     swap: bool = False,
     checkpoint: Path | str | None = None,
 ) -> ReplayOutcome:
-    """Rebuild ``kind`` from the topics ``into`` a new target; with ``swap``, put it in place of the present one.
+    """Rebuild ``kind`` from the topics in a new target ``into``; with ``swap``, replace the current one with it.
 
-    Called again with the same arguments after it was stopped or killed, it goes on. ``start`` and ``to``: the options
-    ``--from`` and ``--to``. ``partial``: also if earlier records are missing. ``checkpoint``: the consumer's, which a
-    swap replaces. Raises ``RelayError``. SIGTERM ends it after the running batch, SIGINT too, as ``KeyboardInterrupt``.
+    After a stop or crash, a call with the same arguments continues. ``start`` and ``to``: the options ``--from`` and
+    ``--to``. ``partial``: even if earlier records are missing. ``checkpoint``: the consumer's, which a swap replaces.
+    Raises ``RelayError``. SIGTERM ends it after the running batch, SIGINT too, as ``KeyboardInterrupt``.
     """
     bounds.check(start, to)
     target = ReplayTarget(kind, config, into)
@@ -141,7 +138,7 @@ def run(
                 if replay.stopping == signal.SIGINT:
                     raise KeyboardInterrupt
                 return replay.outcome()
-    # Only now, since the JVM holds the lock of the target until it ends.
+    # Only now, because the JVM holds the lock of the target until it ends.
     if exchange is None:
         return replay.outcome()
     exchange.begin(replay.state.end, replay.state.topics)
@@ -150,7 +147,7 @@ def run(
 
 
 class _Replay:
-    """One run of a replay, in one thread. ``open`` comes first, then ``run``."""
+    """One run of a replay, in one thread. Call ``open`` first, then ``run``."""
 
     def __init__(self, target: ReplayTarget, config: Config, files: StateFile, stack: ExitStack) -> None:
         self._target = target
@@ -164,7 +161,7 @@ class _Replay:
         self.stopping = signum
 
     def open(self, asked: dict[str, str], partial: bool) -> None:
-        """Find or make the state, and open Spark's session."""
+        """Find or create the state, and open Spark's session."""
         self._consumer = self._target.consumer()
         topics = self._consumer.topics
         self._admin = connect(self._config)
@@ -207,16 +204,14 @@ class _Replay:
         self._session: SparkSession = session_for([self._consumer], self._config, None, locks, self._stack)
 
     def _end_of(self, committed_before: float, end: Offsets) -> Offsets:
-        """Return where the changes end that were committed before a time."""
-        # What was published before then was committed before.
+        # Changes published before then were committed before.
         first = self._group.locate(self._group.resolve(iso_time(committed_before, "milliseconds")))[0]
         first = up_to(first, end)
-        # All gaps, since one is found after the changes that it stands for.
+        # All gaps, because a gap is found after the changes that it stands for.
         first[self._config.internal("gaps")] = end[self._config.internal("gaps")]
         return bounds.end_of(self._changes(first, end), committed_before, first, end)
 
     def _refuse_partial(self) -> None:
-        """Raise ``ConfigError`` if the target would lack what was before the start."""
         found = bounds.beginnings(self._config, self.state.start)
         if found and self._consumer.name == "copy":
             left = bounds.uncovered(found, self._marks())
@@ -227,7 +222,7 @@ class _Replay:
             bounds.refuse_compacted(survey(self._admin, self._config, list(self._config.tables)))
 
     def _changes(self, begin: Offsets, end: Offsets) -> DataFrame:
-        """Return what is between two offsets, decoded. The schemas of all of it were published before it."""
+        """Return the decoded records between two offsets. The schemas of all of them were published before."""
         self._schemas.learn(end)
         return self._decoder().changes(self._between(begin, end))
 
@@ -263,7 +258,7 @@ class _Replay:
         return True
 
     def _apply(self, begin: Offsets, end: Offsets) -> dict[str, int] | None:
-        """Apply a batch, and try again if it fails; return None if a signal came meanwhile. Raises ``RelayError``."""
+        """Apply a batch, and retry if it fails; return None if a signal came meanwhile. Raises ``RelayError``."""
         attempt = 0
         while not self.stopping:
             try:
@@ -282,7 +277,7 @@ class _Replay:
                         raise
                     raise RelayError(f"replay: gave up after {attempt + 1} attempts: {cause(error)}") from error
                 log_event("retry", self._consumer.name, wait=RETRY_DELAYS[attempt], error=cause(error))
-                time.sleep(RETRY_DELAYS[attempt])
+                pause(RETRY_DELAYS[attempt], lambda: self.stopping)
                 attempt += 1
         return None
 

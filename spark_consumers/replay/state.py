@@ -1,7 +1,7 @@
-"""How far a replay is, and what its next batch is. A plain rule, without Spark.
+"""The progress of a replay, and its next batch. A plain rule, without Spark.
 
-The state is one file in a folder of this machine, which is written after each batch. A batch that a crash cut off
-comes again, which the targets make harmless.
+The state is one local file, which is written after each batch. A batch cut off by a crash comes again, which the
+targets make harmless.
 """
 
 import hashlib
@@ -20,9 +20,7 @@ _FILE = "replay.json"
 
 @dataclass
 class ReplayState:
-    """``asked``: the options that decide what is replayed. ``topics``: their ids. ``reached``: from ``start`` to
-    ``end``, what the target has.
-    """
+    """The state of a replay. ``asked``: what decides its content. ``topics``: their ids. ``reached``: by the target."""
 
     asked: dict[str, str]
     topics: dict[str, str]
@@ -43,7 +41,7 @@ class ReplayState:
         return self.reached == self.end
 
     def next_end(self, at_most: int, first: str) -> Offsets:
-        """Return where the next batch ends, of ``at_most`` offsets; each partition gets its share of what is left.
+        """Return the end of the next batch, of ``at_most`` offsets; each partition gets its share of the rest.
 
         The topic ``first`` comes before the others: with gaps before them, a later snapshot shows as their repair.
         """
@@ -62,7 +60,7 @@ class ReplayState:
 
 
 class StateFile:
-    """The state of the replay of ``kind`` ``into`` a target, in a folder of its own below ``base``."""
+    """The state of the replay of ``kind`` ``into`` a target, in a separate folder below ``base``."""
 
     def __init__(self, base: str, kind: str, into: str) -> None:
         digest = hashlib.sha256(into.encode()).hexdigest()[:12]
@@ -81,26 +79,25 @@ class StateFile:
 
 
 def refuse_another(state: ReplayState, asked: Mapping[str, str], topics: Mapping[str, str], path: Path) -> None:
-    """Raise ``ConfigError`` if the replay that has begun is not the one that is asked for now."""
     for option, value in asked.items():
         if state.asked.get(option) != value:
             raise ConfigError(
-                f"the replay into this target began with {option} {state.asked.get(option)}, not {value}: give the "
-                f"same, or begin again: remove the target and {path}"
+                f"the replay into this target began with {option} {state.asked.get(option)}, not {value}: use the "
+                f"same value; or, to start over, remove the target and {path}"
             )
     for topic in created_again(state.topics, topics):
         raise ConfigError(
-            f"topic {topic} was created again since the replay began: remove the target and {path} to begin again"
+            f"topic {topic} was created again since the replay began: remove the target and {path} to start over"
         )
 
 
 def refuse_lost(state: ReplayState, first: Offsets) -> None:
-    """Raise ``ConfigError`` if Kafka has removed what a replay still had to read. ``first``: the oldest offsets."""
+    """Raise ``ConfigError`` if Kafka has removed unread records of a replay. ``first``: the oldest offsets."""
     for topic, partitions in state.end.items():
         for partition, stop in partitions.items():
             reached, oldest = state.reached[topic][partition], first[topic][partition]
             if reached < min(oldest, stop):
                 raise ConfigError(
                     f"{topic}[{partition}]: Kafka has removed the records from offset {reached} to {oldest} since the "
-                    "replay began: remove the target and begin again, or keep the topic's records for longer"
+                    "replay began: give the topic a longer retention, remove the target, and start over"
                 )

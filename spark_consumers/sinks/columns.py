@@ -1,7 +1,7 @@
 """Which columns of a copy hold the columns of the source, and how they follow them. A plain rule, without Spark.
 
 The columns of a table may change at the source. A new one is added, and one that becomes wider is widened. One that is
-dropped stays. One whose type changes in another way continues in a column of its own, beside the earlier one.
+dropped stays. One whose type changes in a different way continues in a separate column beside the earlier one.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,6 +14,9 @@ from spark_consumers.sinks.faults import TableFault
 ITEM = "item"
 """The column of the items of a DynamoDB table without declared columns, as JSON."""
 
+UNFIT = "_relay_unfit"
+"""The column of the values that the target cannot store in their own, as JSON."""
+
 NUMBER = "N"
 """The kind of a DynamoDB number in a key. All other kinds are column types."""
 
@@ -22,10 +25,7 @@ _ENDS = (*dict.fromkeys(each.family for each in TYPES), "variant", "jsonb", "dat
 
 @dataclass(frozen=True, slots=True)
 class CopiedColumn:
-    """A column of a copy. ``sources``: the column of the row image that it holds, by the number of the layout.
-
-    None is the image itself. Rows of other layouts have null.
-    """
+    """A column of a copy. ``sources``: the image's column in it, by the layout's number; None is all of the image."""
 
     name: str
     kind: str
@@ -52,11 +52,12 @@ class ColumnPlan:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a target makes of names and kinds.
+    """How a target treats names and kinds.
 
-    ``reserved``: what the names that no column may have are by ``same``. ``shown``: a name as it stores it. ``same``:
+    ``reserved``: the names that no column may have, each by ``same``. ``shown``: a name as it stores it. ``same``:
     what two names have in common that it cannot tell apart. ``kind``: the kind that holds the values of a kind.
     ``digits``: how many its widest decimal has. ``sql``: the kinds that hold what SQL calls so; ``in_keys``: in a key.
+    ``widens``: whether it gives a column of a kind that wider one; otherwise the values continue in a column beside it.
     """
 
     reserved: frozenset[str]
@@ -66,6 +67,7 @@ class Naming:
     digits: int
     sql: Mapping[str, str] = field(default_factory=dict)
     in_keys: Mapping[str, str] = field(default_factory=dict)
+    widens: Callable[[str, str], bool] = lambda stored, wider: True
 
 
 def plan(
@@ -75,16 +77,15 @@ def plan(
 
     ``stored``: the kinds of the columns that the table has, by name, empty if there is no table. ``key``: the columns
     of its key, in their order; None if there is no table, or if its key is not known. ``what``: names the table in
-    errors. Raises ``TableFault`` if the target cannot hold the columns, or if the changes have another key.
+    errors. Raises ``TableFault`` if the target cannot hold the columns, or if the changes have a different key.
     """
     return _Planning(what, stored, key, naming).plan(layouts)
 
 
 def held_in(found: ColumnPlan, stored: Collection[str]) -> dict[str | None, list[str]]:
-    """Return, by column of the source in the layout 0, the stored columns that hold it: the first that is not null.
+    """Return, by column of the source in the layout 0, the ``stored`` columns that hold it: the first that is not null.
 
-    A row that was written before the type of a column changed has its value in another one. ``stored``: the names of
-    the columns that the table has.
+    A row that was written before the type of a column changed has its value in a different one.
     """
     present = {column.name: column.sources[0] for column in found.row if column.sources}
     places = {}
@@ -98,10 +99,7 @@ def held_in(found: ColumnPlan, stored: Collection[str]) -> dict[str | None, list
 
 
 def merged(stored: str, wanted: str, digits: int) -> str | None:
-    """Return the narrowest kind that holds every value of both exactly, or None.
-
-    ``digits``: how many the widest decimal has.
-    """
+    """Return the narrowest kind that holds all values of both exactly, or None. ``digits``: of the widest decimal."""
     if stored == wanted:
         return stored
     if {stored, wanted} <= {ColumnKind.INT, ColumnKind.FLOAT, ColumnKind.DOUBLE}:
@@ -119,10 +117,10 @@ def _family(kind: str) -> str:
     try:
         return column_type(kind).family
     except ValueError:
-        return kind  # NUMBER, or the type of a column that the copy did not make
+        return kind  # NUMBER, or the type of a column that the copy did not create
 
 
-_ANEW = "drop that table of the copy, and fill it again with `relay snapshot CONFIG SOURCE TABLE`"
+_ANEW = "drop this table of the copy and refill it with `relay snapshot CONFIG SOURCE TABLE`"
 
 
 class _Planning:
@@ -172,25 +170,25 @@ class _Planning:
         is_same = before == kind or _family(before) == _family(kind) == "number"
         if not is_same or not self._place(name, kind):
             raise TableFault(
-                f"{self.what}: the key column {field.name} is {kind} at the source and {self.kinds[name]} in the copy, "
-                f"in which the same key has another text: {_ANEW}"
+                f"{self.what}: the key column {field.name} is {kind} at the source but {self.kinds[name]} in the copy, "
+                f"which writes the same key differently: {_ANEW}"
             )
         return name
 
     def _take_key(self, key: list[str]) -> None:
-        """Take the key of the first layout, unless the table has one. Raises ``TableFault`` for another key."""
+        """Take the key of the first layout, unless the table has one. Raises ``TableFault`` for a different key."""
         if self.key not in (None, key):  # I7: one row would be several, and two rows one
             raise TableFault(
-                f"{self.what}: the key of its rows is {', '.join(self.key or ['missing'])}, and the key of the changes "
-                f"is {', '.join(key)}: {_ANEW}"
+                f"{self.what}: its rows have the key {', '.join(self.key or ['missing'])}, but the changes have the "
+                f"key {', '.join(key)}: {_ANEW}"
             )
         self.key = key
 
     def _item(self, kind: str) -> None:
         if not self._place(ITEM, kind):
             raise TableFault(
-                f"{self.what}: {ITEM} is {self.kinds[ITEM]} in the copy, and {kind} by `copy.items`: change that back, "
-                f"or {_ANEW}"
+                f"{self.what}: {ITEM} is {self.kinds[ITEM]} in the copy, but `copy.items` asks for {kind}: change that "
+                f"back, or {_ANEW}"
             )
 
     def _column(self, layout: Layout, field: RecordField) -> str:
@@ -201,8 +199,8 @@ class _Planning:
         if self._place(beside, kind):
             return beside
         raise TableFault(
-            f"{self.what}: the column {field.name} is {kind} at the source, and neither {name} ({self.kinds[name]}) "
-            f"nor {beside} ({self.kinds[beside]}) holds it: {_ANEW}"
+            f"{self.what}: the source column {field.name} is {kind}, and its values fit neither of the copy's columns, "
+            f"{name} ({self.kinds[name]}) and {beside} ({self.kinds[beside]}): {_ANEW}"
         )
 
     def _kind(self, field: RecordField, sql: Mapping[str, str]) -> str:
@@ -217,6 +215,8 @@ class _Planning:
         if wider is None:
             return False
         if wider != self.kinds[name]:
+            if name not in self.added and not self.naming.widens(self.kinds[name], wider):
+                return False
             self.kinds[name] = wider
             (self.added if name in self.added else self.widened)[name] = wider
         return True
@@ -229,7 +229,7 @@ class _Planning:
         return self._claimed(self.naming.shown(f"{prefix}_{source}" if taken else source), source)
 
     def _claimed(self, name: str, source: str) -> str:
-        """Return ``name`` as the table has it. Raises ``TableFault`` if another column than ``source`` has it."""
+        """Return ``name`` as the table has it. Raises ``TableFault`` if a column other than ``source`` has it."""
         same = self.naming.same(name)
         other = self.sources.setdefault(same, source)
         if other != source:  # I8

@@ -47,10 +47,7 @@ _Rule = Callable[[StoredRow], tuple[StoredRow, Verdict]]
 
 
 class CopyTable:
-    """The copy of one table in ``target``. ``tombstone_retention``: seconds.
-
-    ``topic_ids``: returns the ids of its topics, by name.
-    """
+    """The copy of a table in ``target``. ``tombstone_retention``: seconds. ``topic_ids``: returns the ids by topic."""
 
     def __init__(
         self, target: TargetTable, tombstone_retention: float, topic_ids: Callable[[], Mapping[str, str]] = dict
@@ -63,7 +60,6 @@ class CopyTable:
         self.tombstones = Tombstones(target, tombstone_retention)
 
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
-        """Create or change the table for the changes of a batch, which have ``layouts``, by number."""
         self.target.prepare(batch, layouts)
         if not self._knows_topics:
             self._note_topics(batch)
@@ -91,14 +87,14 @@ class CopyTable:
         self._change_gaps(batch, lambda noted: list({gap.id: gap for gap in (*noted, *gaps)}.values()))
 
     def remove_gaps(self, batch: DataFrame, snapshot: Snapshot) -> None:
-        """Forget the gaps that a snapshot has repaired, which has ended in every partition."""
+        """Forget the gaps that were repaired by a snapshot that has ended in every partition."""
         self._change_gaps(batch, lambda noted: [gap for gap in noted if not gap.is_repaired_by(snapshot)])
 
     def _change_gaps(self, batch: DataFrame, rule: Callable[[list[LostChanges]], list[LostChanges]]) -> None:
         self._change(batch, GAPS, lambda text: to_json(rule(from_json(text))))
 
     def _change(self, batch: DataFrame, name: str, rule: Callable[[str], str]) -> None:
-        """Put what ``rule`` makes of a property, a JSON list, in its place."""
+        """Replace a property, a JSON list, with what ``rule`` returns for it."""
         is_stored = False
         while not is_stored:
             before = self.target.properties(batch).get(name)
@@ -189,8 +185,7 @@ class CopyTable:
     def _refuse(self, batch: DataFrame, write: Write, changes: Sequence[ChangeHead], fault: RowFault) -> set[Key]:
         """Keep a change among the dead letters, and mark its row as incomplete; return its key if that conflicts."""
         row, stored = write.row, write.read
-        is_kept = isinstance(row.item, tuple)
-        place = next(c.place for c in changes if (c.new == row.item if is_kept else c.event_id == row.event_id))
+        place = next(c.place for c in changes if (c.new == row.item if write.image else c.event_id == row.event_id))
         self.refuse(place, str(fault))  # I1: first, since the change is a replay once its row is marked
         # As a change without its image: nothing older replaces the row, and what is newer completes it.
         kept = None if stored is None else Item.AS_STORED
@@ -209,18 +204,12 @@ class CopyTable:
         truncations_of: Callable[[StoredRow], Sequence[EventToken]],
         counts: VerdictCounts,
     ) -> None:
-        """Delete every older row of these partitions of the topic, and of other topics.
-
-        ``truncations_of``: the tokens of all that came after a row.
-        """
+        """Delete older rows of some partitions, and of other topics. ``truncations_of``: all tokens after a row."""
         rows = self.target.rows(batch, SelectedRows(change.place.topic, partitions, of_other_topics=True))
         self._apply_to_rows(batch, rows, lambda row: truncate(row, change, truncations_of(row)), counts)
 
     def sweep(self, batch: DataFrame, end: ChangeHead, counts: VerdictCounts, *, last: bool) -> None:
-        """Delete every row of a Kafka partition that the snapshot that ended did not find.
-
-        The ``last`` partition to end also deletes the rows that are left of a topic that was replaced.
-        """
+        """Delete a partition's rows that a snapshot did not find; the ``last`` one's also those of replaced topics."""
         begin = end.snapshot.as_of if end.snapshot is not None else 0
         place = end.place
         rows = self.target.rows(batch, SelectedRows(place.topic, [place.partition], last, begin))
@@ -249,7 +238,7 @@ class CopyTable:
 
 def _near(batch: DataFrame, writes: Sequence[Write]) -> DataFrame:
     """Return a part of a batch that has the images of these rows: it is read for each attempt to write some."""
-    offsets = [write.row.item[1] for write in writes if isinstance(write.row.item, tuple)]
+    offsets = [write.image[1] for write in writes if write.image]
     return batch.where(f"`offset` BETWEEN {min(offsets)} AND {max(offsets)}") if offsets else batch
 
 
@@ -258,7 +247,6 @@ def _tokens(text: str) -> list[EventToken]:
 
 
 def _decide(rows: Iterable[tuple[Key, StoredRow]], rule: _Rule, counts: VerdictCounts) -> list[Write]:
-    """Return what ``rule`` writes, and count its verdicts."""
     writes = []
     for key, stored in rows:
         row, verdict = rule(stored)

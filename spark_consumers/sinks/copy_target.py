@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from relay.config import Config, CopyConfig
-from relay.config.addresses import POSTGRES
+from relay.config.addresses import ICEBERG, POSTGRES
 from spark_consumers.kept_rows import OpenKeptRows
-from spark_consumers.locks import Lock
+from spark_consumers.locations import Lock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from spark_consumers.sinks.target import TargetTable
 
 NOTE = "_relay_applied.json"
-"""The file, or the property, that says how much of the topics is applied (`spark_consumers.applied`)."""
+"""The file, or the property, that says how much of the topics is applied (`spark_consumers.applied_notes`)."""
 
 Renames = Sequence[tuple[str, str]]
 """What a swap renames, in its order, each from and to."""
@@ -33,7 +33,7 @@ class ReplayPlace(Protocol):
     """The location of the files of its tables, which are in Delta; None in a database."""
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
-        """Put what ``rule`` makes of the note of a source, or of the log's "", in its place, and return it."""
+        """Replace the note of a source, or of the log (""), with what ``rule`` returns for it, and return that."""
 
     def content(self, session: SparkSession) -> str | None:
         """Say what is in the way at a place that a replay would write to; return None if nothing is."""
@@ -57,7 +57,7 @@ class ReplayPlace(Protocol):
 
 
 class CopyTarget(ReplayPlace, Protocol):
-    """The place of a copy, which is made of a config with its section ``copy``. Methods raise ``Unavailable``."""
+    """The place of a copy, which is created from a config and its section ``copy``. Methods raise ``Unavailable``."""
 
     def open(self) -> Callable[[str, str], TargetTable]:
         """Connect, and return what opens the table of a source and table."""
@@ -75,6 +75,10 @@ def copy_target(config: Config, copy: CopyConfig, prefix: str = "") -> CopyTarge
         from spark_consumers.sinks.postgres_target import PostgresTarget
 
         return PostgresTarget(config, copy, prefix)
+    if copy.url.startswith(f"{ICEBERG}:"):
+        from spark_consumers.sinks.iceberg_target import IcebergTarget
+
+        return IcebergTarget(config, copy)
     from spark_consumers.sinks.delta_target import DeltaTarget
 
     return DeltaTarget(copy)

@@ -1,6 +1,6 @@
 """Delta tables by path: the SQL to name them, to type them and to merge into them, and times in it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,55 +14,67 @@ from pyspark.sql.types import DataType, StructType
 
 from relay.errors import ConfigError
 from relay.types.columns import TYPES, ColumnKind
-from spark_consumers.causes import cause, sql_state
+from spark_consumers.causes import cause, is_refused, sql_state
 from spark_consumers.sinks.faults import RowFault, TableFault
+
+TIMES = {"date": "date", "datetime": "timestamp_ntz"}
+"""The types of what SQL calls so. Delta has none for a time without a date."""
+
+IN_KEYS = {kind: f"{kind} as text" for kind in TIMES}
+"""Their kinds in a key, where they are texts: rows may differ in what no such type holds."""
 
 # Spark has decimals under the same names.
 _TYPES = {each.kind.value: each.spark for each in TYPES if each.kind is not ColumnKind.DECIMAL}
+_TYPES |= {**TIMES, **dict.fromkeys(IN_KEYS.values(), "string")}
 _KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 
 _DAY = 86_400_000_000  # microseconds
-_ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
+_ABSENT = (
+    *("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"),
+    "DELTA_INVALID_PARTITION_PATH",  # for a folder inside that of another table
+)
 
 MISFIT = "a value of type"
-"""Begins what `value_of` says of a value."""
+"""Begins the error of `value_of` about a value."""
 
-# By the SQLSTATE, or its first two characters: records of Kafka are gone, other writers, no resources, a file system,
+# By the SQLSTATE, or its first two characters: Kafka's records are gone, other writers, no resources, a file system,
 # an executor that is gone with its blocks, a cancelled call, what cannot be read now, the table has just changed, an
-# error inside of Spark, and what we raise.
+# error inside Spark, and what we raise.
 _TRIED_AGAIN = frozenset({"", "08", "22000", "25", "2D", "40", "42KD5", "53", "56000", "58", "HY", "KD", "P0", "XX"})
 _OF_ROWS = frozenset({"22", "23", "44"})
 
 
 def quoted(name: str) -> str:
-    """Return ``name`` as an identifier of Spark SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 
 
 def refuse_replaced(session: SparkSession, names: Iterable[str]) -> None:
-    """Raise ``ConfigError`` for a name of which Spark, as the session is set, would replace a part in SQL (I8)."""
+    """Raise ``ConfigError`` for a name of which Spark would replace a part in SQL, by its settings (I8)."""
     replaced = next((name for name in names if "${" in name), None)
     if replaced is not None and session.conf.get("spark.sql.variable.substitute") != "false":
         raise ConfigError(
-            f"Spark would take a part of the name {replaced} for a variable: give the consumers a session with "
+            f"Spark would take a part of the name {replaced} for a variable: use a session with "
             "spark.sql.variable.substitute=false"
         )
 
 
 def sql_type(kind: str) -> str:
-    """Return Spark's type of a kind of column."""
     return _TYPES.get(kind, kind)
 
 
 def kind_of(found: DataType) -> str:
-    """Return the kind of a column by its type, or the type's name if the copy did not make the column."""
+    """Return the kind of a column by its type, or the type's name if the copy did not create the column."""
     sql = found.simpleString()
     return _KINDS.get(sql, sql)
 
 
+def time_of(kind: str) -> str | None:
+    """Return the kind of the times whose texts a column of a key has, or None if it has others."""
+    return next((time for time, text in IN_KEYS.items() if text == kind), None)
+
+
 def literal(text: str) -> str:
-    """Return ``text`` as a string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     # Spark replaces ${...} by its settings, in literals, too.
     escaped = escaped.replace("$", "\\u0024")
@@ -74,18 +86,17 @@ def table(path: str) -> str:
     return f"delta.{quoted(path)}"
 
 
-def schema_of(session: SparkSession, name: str) -> StructType | None:
-    """Return the columns of the table that has this SQL name, or None if there is no table."""
+def schema_of(session: SparkSession, name: str, absent: Collection[str] = _ABSENT) -> StructType | None:
+    """Return the columns of a table by its SQL name, or None for an error in ``absent``: it is not there."""
     try:
         return session.table(name).schema
     except AnalysisException as error:
-        if error.getCondition() not in _ABSENT:
+        if error.getCondition() not in absent:
             raise
         return None
 
 
 def properties_of(session: SparkSession, name: str) -> dict[str, str]:
-    """Return the properties of the table that has this SQL name."""
     # SHOW TBLPROPERTIES hides values that look like secrets to Spark, such as one that names a table `tokens`.
     (row,) = session.sql(f"DESCRIBE DETAIL {name}").collect()
     return dict(row["properties"])
@@ -149,7 +160,7 @@ def faults(*, writes_rows: bool = False) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         state = sql_state(error)
         kinds, is_misfit = {state, state[:2]}, state == "P0001" and MISFIT in str(error)
-        if kinds & _TRIED_AGAIN and not is_misfit:
+        if kinds & _TRIED_AGAIN and not is_misfit and not is_refused(error):  # I12
             raise
         raise (RowFault if writes_rows and (is_misfit or kinds & _OF_ROWS) else TableFault)(cause(error)) from error
 

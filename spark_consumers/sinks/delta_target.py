@@ -1,6 +1,4 @@
-"""A copy in Delta, and any folder with tables in Delta: how a replay and the present tables change places, by renaming
-folders.
-"""
+"""A copy in Delta, and any folder of Delta tables: a replay and the present tables change places by renames."""
 
 from __future__ import annotations
 
@@ -16,13 +14,14 @@ from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.locations import (
     HadoopFolder,
     LocalFolder,
+    Lock,
     check_folder,
     local_folder,
+    lock_of,
     rename,
     spark_path,
     table_folder,
 )
-from spark_consumers.locks import Lock, lock_of
 from spark_consumers.sinks.copy_target import NOTE, Renames
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class DeltaPlace:
         return after
 
     def content(self, session: SparkSession) -> str | None:
-        return "is not empty" if HadoopFolder(self.place, session).names("") else None
+        return "the folder is not empty" if HadoopFolder(self.place, session).names("") else None
 
     def refuse_swap(self, present: str) -> None:
         there = local_folder(present)
@@ -62,7 +61,9 @@ class DeltaPlace:
                 "--checkpoint and `--from` the offsets that the replay ends with"
             )
         if _device(self._folder) != _device(there):
-            raise ConfigError(f"--swap: {self._folder} and {there} are on two file systems: give a place beside it")
+            raise ConfigError(
+                f"--swap: {self._folder} and {there} are on different file systems: choose a location beside {there}"
+            )
 
     def locks(self, present: str) -> list[Lock]:
         found = [lock_of(location) for location in (present, self.location)]
@@ -108,10 +109,10 @@ class DeltaTarget(DeltaPlace):
     @contextmanager
     def kept_rows(self, config: Config) -> Iterator[OpenKeptRows]:
         from spark_consumers.session import delta_session
-        from spark_consumers.sinks.kept_delta import KeptInDelta
+        from spark_consumers.sinks.kept_lake import KeptInLake
 
         with delta_session(config.spark) as session:
-            yield partial(KeptInDelta, session, self.place, items=self._copy.items)
+            yield partial(KeptInLake, session, self.open())
 
 
 def _device(folder: Path) -> int:

@@ -1,12 +1,9 @@
-"""Writes the newest change of each item of a batch, and the rows that a snapshot has read, to a table in Delta.
+"""Writes newest changes, and rows that a snapshot has read, from the view ``relay_batch`` to a table in Delta."""
 
-The statements take them from the view ``relay_batch``, and decide which are newer than the stored row.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.plain_tokens import PLAIN_END
@@ -17,13 +14,13 @@ NOT_OLDER = "relay: a stored row is not older than its change, which is decided 
 """What ends a MERGE that would replace a row that it must not replace. Nothing is written then."""
 
 _MOST_OTHERS = 64
-_MOST_IN_MEMORY = 64 << 20
-"""Bytes of a batch that each task of a statement may have in memory."""
-_MOST_BROADCAST = 10 << 20
-"""Bytes up to which Spark itself may broadcast a batch: its estimates are a fourth larger, its limit is as large."""
+_MOST_IN_MEMORY = 64 << 20  # bytes of a batch that each task of a statement may have in memory
+_MOST_BROADCAST = 10 << 20  # bytes of a batch that Spark itself may broadcast: it estimates a fourth more
 
-_TIMESTAMP = "CAST(get_json_object(t._relay_token, '$.timestamp') AS BIGINT)"
-# Their time tells the rows of a statement from an earlier statement's.
+IS_OLDER_THAN_READ_ROW = IS_OLDER_THAN_READ.format(
+    timestamp="CAST(get_json_object(t._relay_token, '$.timestamp') AS BIGINT)"
+)
+# Their time distinguishes the rows of a statement from an earlier statement's.
 _IS_WRITTEN = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_event_id"
 
 
@@ -31,29 +28,25 @@ _IS_WRITTEN = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_
 class BatchMerge:
     """A MERGE of ``relay_batch`` ``s`` into ``table`` ``t``. ``on``: its condition.
 
-    ``keys``: the values of the key columns, and ``row``: what a change sets in the others, by column. ``size``:
-    the bytes of the batch, about.
+    ``keys``: the values of the key columns, by column, of which a key has so many ``parts``. ``row``: what a change
+    sets in the other columns. ``size``: the bytes of the batch, about.
     """
 
     table: str
     on: str
     keys: Mapping[str, str]
+    parts: int
     row: Mapping[str, str]
     size: int
 
-    def statement(self, *clauses: str) -> str:
-        """Return the statement that may insert rows: to find missing ones, Spark moves the table's keys.
+    def statement(self, *clauses: str, inserts: bool = True) -> str:
+        """Return the statement. If it ``inserts`` rows, Spark moves the table's keys to find which are missing.
 
         It need not sort them, but does so for a batch of more than 20 MB, unless it gets a hint. Smaller ones get none,
-        since it would also move the keys to find the files that have rows of the batch.
+        since it would also move the keys to find the files that have rows of the batch. All joins of one that inserts
+        none can have the batch in memory.
         """
-        return self._statement("SHUFFLE_HASH" if self.size > _MOST_BROADCAST else "", *clauses)
-
-    def of_stored(self, update: str) -> str:
-        """Return the statement that updates rows and inserts none; all its joins can have the batch in memory."""
-        return self._statement("BROADCAST", update)
-
-    def _statement(self, hint: str, *clauses: str) -> str:
+        hint = "BROADCAST" if not inserts else "SHUFFLE_HASH" if self.size > _MOST_BROADCAST else ""
         hint = f"/*+ {hint}(b) */ " if hint and self.size <= _MOST_IN_MEMORY else ""
         source = f"SELECT {hint}* FROM relay_batch b"
         return f"MERGE INTO {self.table} t USING ({source}) s ON {self.on} {' '.join(clauses)}"
@@ -63,16 +56,17 @@ class BatchMerge:
         updates = ", ".join(f"t.{name} = {value}" for name, value in {**self.row, **more}.items())
         return f"WHEN MATCHED{condition and f' AND {condition}'} THEN UPDATE SET {updates}"
 
-    def insert(self, read_as_of: str) -> str:
-        """Return the clause for rows that are not there."""
-        row = {**self.keys, **self.row, "_relay_read_as_of": read_as_of}
-        return f"WHEN NOT MATCHED THEN INSERT ({', '.join(row)}) VALUES ({', '.join(row.values())})"
+    def insert(self, more: Mapping[str, str], condition: str = "") -> str:
+        """Return the clause for rows that are not there, as `update` does."""
+        row = {**self.keys, **self.row, **more}
+        inserted = f"INSERT ({', '.join(row)}) VALUES ({', '.join(row.values())})"
+        return f"WHEN NOT MATCHED{condition and f' AND {condition}'} THEN {inserted}"
 
 
 class Attempts:
     """Whether to try the cheaper of two ways: not for some batches after it has failed, more of them the more it fails.
 
-    ``others``: the batches that have to be such as it is for, before it is tried.
+    ``others``: how many suitable batches have to come before it is tried.
     """
 
     def __init__(self, others: int = 0) -> None:
@@ -108,7 +102,7 @@ class NewestInDelta:
         # I7: in one statement, so that the token that decides is the one that is replaced. With a condition Delta reads
         # all columns of all rows in the files; without one, only keys, tokens and what a change does not set.
         if self._unguarded.are_due:
-            token = f"CASE WHEN {is_older()} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
+            token = f"CASE WHEN {IS_OLDER} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
             try:
                 written = self._merge(session, merge, merge.update("", {"_relay_token": token}), found)
             except Exception as error:
@@ -119,18 +113,11 @@ class NewestInDelta:
                 self._unguarded.succeeded()
                 if written == found.items:
                     return Written(found.changes, 0, ())
-        written = self._merge(session, merge, merge.update(is_older(), {}), found)
+        written = self._merge(session, merge, merge.update(IS_OLDER, {}), found)
         if written == found.items:
             self._unguarded.missed()
             return Written(found.changes, 0, ())
-        keys = ", ".join(f"s.text_k{n}" for n in range(len(merge.keys)))
-        is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
-        is_old = f"coalesce(({is_stored('>', 's.number')}) OR ({is_same} AND NOT t._relay_incomplete), false)"
-        unwritten = session.sql(
-            f"SELECT {keys}, s.changes, {is_old} FROM relay_batch s LEFT JOIN {merge.table} t ON {merge.on}"
-            f" WHERE NOT ({_IS_WRITTEN})"
-        )
-        return Written.of(found.changes, unwritten.collect())
+        return Written.of(found.changes, unwritten(session, merge))
 
     def _merge(self, session: SparkSession, merge: BatchMerge, update: str, found: TableSummary) -> int:
         """Update the rows of the items, and insert missing ones. Return how many rows were written.
@@ -138,13 +125,13 @@ class NewestInDelta:
         A statement that inserts nothing takes a third of the time in a large table: Spark neither moves nor sorts the
         rows of its files.
         """
-        insert = merge.insert("0")
+        insert = merge.insert({"_relay_read_as_of": "0"})
         if not self._only_updates.are_due:
             merged = delta.merge(session, merge.statement(update, insert))
             if not merged.inserted:
                 self._only_updates.missed()
             return merged.rows
-        updated = delta.merge(session, merge.of_stored(update)).rows
+        updated = delta.merge(session, merge.statement(update, inserts=False)).rows
         if updated == found.items:
             self._only_updates.succeeded()
             return updated
@@ -155,25 +142,28 @@ class NewestInDelta:
 
     def write_reads(self, session: SparkSession, merge: BatchMerge, found: TableSummary) -> int:
         # Mostly no row is there. Then this reads only the keys of the table, and writes no file again.
-        written = delta.merge(session, merge.statement(merge.insert("s.as_of"))).rows
+        read = {"_relay_read_as_of": "s.as_of"}
+        written = delta.merge(session, merge.statement(merge.insert(read))).rows
         if written < found.reads:
-            is_older = f"{IS_OLDER_THAN_READ.format(timestamp=_TIMESTAMP)} AND NOT ({_IS_WRITTEN})"
             # I7: decided in the statement that writes.
-            update = merge.update(is_older, {"_relay_read_as_of": "s.as_of"})
-            written += delta.merge(session, merge.of_stored(update)).rows
+            update = merge.update(f"{IS_OLDER_THAN_READ_ROW} AND NOT ({_IS_WRITTEN})", read)
+            written += delta.merge(session, merge.statement(update, inserts=False)).rows
         return written
 
 
+def unwritten(session: SparkSession, merge: BatchMerge) -> Sequence[Row]:
+    """Return the items that a MERGE has not written: their keys, numbers of changes, and whether to ignore them."""
+    keys = ", ".join(f"s.text_k{n}" for n in range(merge.parts))
+    is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
+    is_old = f"coalesce(({is_stored('>', 's.number')}) OR ({is_same} AND NOT t._relay_incomplete), false)"
+    return session.sql(
+        f"SELECT {keys}, s.changes, {is_old} FROM relay_batch s LEFT JOIN {merge.table} t ON {merge.on}"
+        f" WHERE NOT ({_IS_WRITTEN})"
+    ).collect()
+
+
 _BEGIN, _NUMBER = r'^\{"timestamp":[1-9][0-9]*,', r"^[1-9][0-9]*\z"
-"""What is before the stem of a plain token, and its number, as regular expressions of Java."""
-
-
-def is_older() -> str:
-    """Return SQL that says whether a stored row ``t`` is older than all changes of the item ``s``.
-
-    The token decides, or, where a snapshot has read the row and it has none, that the topic has the changes behind it.
-    """
-    return f"(({is_stored('<', 's.first')}) OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
+"""What is before the stem of a plain token, and its number, as Java regular expressions."""
 
 
 def is_stored(operator: str, number: str) -> str:
@@ -188,7 +178,8 @@ def is_stored(operator: str, number: str) -> str:
     size = f"(octet_length({token}) - {before} - octet_length(s.stem) - {len(PLAIN_END)})"
     stem = f"substr(CAST({token} AS BINARY), {before} + 1, octet_length(s.stem))"
     stored = f"CAST(substr(CAST({token} AS BINARY), {before} + octet_length(s.stem) + 1, {size}) AS STRING)"
-    digits = "CASE WHEN endswith(s.stem, '-') THEN 18 ELSE 100 END"  # of a GTID, or of DynamoDB
+    # The most digits: 18 in a GTID's number, 100 in a DynamoDB sequence number.
+    digits = "CASE WHEN endswith(s.stem, '-') THEN 18 ELSE 100 END"
     length = f"octet_length({number})"
     return " AND ".join(
         [
@@ -200,3 +191,10 @@ def is_stored(operator: str, number: str) -> str:
             f"({size} {operator} {length} OR ({size} = {length} AND {stored} {operator} {number}))",
         ]
     )
+
+
+IS_OLDER = f"(({is_stored('<', 's.first')}) OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
+"""SQL that says whether a stored row ``t`` is older than all changes of the item ``s``.
+
+The token decides, or, where a snapshot has read the row and it has none, that the topic has the changes behind it.
+"""

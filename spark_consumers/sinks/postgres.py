@@ -12,7 +12,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 from spark_consumers.sinks.faults import RowFault, TableFault
 
-with needs("postgres", "a `copy.url` of PostgreSQL"):
+with needs("postgres", "a `copy.url` in PostgreSQL"):
     import psycopg
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
     from psycopg.errors import InsufficientPrivilege as InsufficientPrivilege
@@ -34,7 +34,7 @@ _WITHIN = (
     "SELECT set_config(name, value, true) FROM (VALUES ('synchronous_commit', 'off', 'local'), "
     "('lock_timeout', '0', '1min')) AS s(name, given, value) WHERE current_setting(name) = given"
 )
-"""Lets the server write a transaction to its disk before it says that it is committed, and bounds waits for locks."""
+"""Lets the server write a transaction to its disk before it reports it as committed, and bounds waits for locks."""
 
 _HOLDER = """
 SELECT format('process %s, user %s, application %s', pid, usename, application_name) FROM pg_locks JOIN
@@ -56,7 +56,7 @@ _DIGEST = 8
 
 # By the SQLSTATE, or its first two characters: no connection, the server ended the transaction, wrong user or password,
 # no such database, a transaction that may be tried again, no resources, a lock of others, an operator or a restart, a
-# system error, one inside of PostgreSQL.
+# system error, one inside PostgreSQL.
 _UNAVAILABLE = frozenset({"08", "25", "28", "3D", "40", "53", "55006", "55P03", "57", "58", "72000", "XX"})
 # Values, constraints, triggers, and a row that an index or a page has no room for.
 _OF_ROWS = frozenset({"21", "22", "23", "38", "39", "44", "54000", "P0"})
@@ -99,7 +99,7 @@ class PostgresDatabase:
                 yield self._connection
 
     def iterate(self, statement: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query of any size, in a transaction of its own. Raises what ``transaction`` does."""
+        """Yield the rows of a query of any size, in a separate transaction. Raises what ``transaction`` does."""
         with (
             self._errors(),
             closing(self._connect()) as connection,
@@ -173,7 +173,7 @@ def problems(database: PostgresDatabase, schemas: Sequence[str]) -> list[str]:
             ).fetchall()
         )
     if reads_only:
-        found.append("it only allows reading: give the address of the primary")
+        found.append("it only allows reading: use the address of the primary")
     if not may_stage:
         found.append(f"GRANT TEMPORARY ON DATABASE {quoted(name)} TO {quoted(user)}")
     absent = [schema for schema in schemas if schema not in rights]
@@ -214,7 +214,7 @@ def swap_schemas(database: PostgresDatabase, swapped: Sequence[tuple[str, str, s
 
 
 def grants(connection: Connection, present: str, rebuilt: str) -> list[tuple[str, str]]:
-    """Return what grants on a schema and its tables what is granted on another one and its tables of the same names.
+    """Return what grants on ``rebuilt`` and its tables what is granted on ``present`` and its tables of the same names.
 
     Each with the name of the table, "" for the schema. Views are tables.
     """
@@ -238,7 +238,7 @@ def grants(connection: Connection, present: str, rebuilt: str) -> list[tuple[str
 
 
 def identifier(name: str) -> str:
-    """Return a name as PostgreSQL stores it: a longer one than it takes ends in a digest."""
+    """Return a name as PostgreSQL stores it: one that is too long ends in a digest."""
     raw = name.encode()
     if len(raw) <= _LONGEST_NAME:
         return name
@@ -247,13 +247,12 @@ def identifier(name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Return ``name`` as an identifier of SQL."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
 def literal(text: str) -> str:
-    """Return ``text`` as a string literal of SQL, for servers with standard_conforming_strings."""
+    """Return ``text`` as an SQL string literal, for servers with standard_conforming_strings."""
     escaped = text.replace("'", "''")
     return f"'{escaped}'"
 

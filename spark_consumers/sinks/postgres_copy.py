@@ -39,18 +39,17 @@ from spark_consumers.sinks.postgres_values import (
 )
 from spark_consumers.sinks.postgres_view import TableView
 from spark_consumers.sinks.target import (
+    IS_COLLECTED,
     LACKS_IMAGES,
+    NO_PLACE,
     OF_CHANGE,
-    PLACE,
     STATE,
-    Item,
     Key,
     SelectedRows,
     TargetTable,
     Write,
     Written,
     images,
-    state,
     stored_row,
 )
 
@@ -68,10 +67,7 @@ _STAGED = {
 
 
 class PostgresTable(TargetTable):
-    """The copy of one table in PostgreSQL, in the schema of its source.
-
-    ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``. ``prefix``: begins its name.
-    """
+    """The copy of a table, in its source's schema. ``items``: JSON as json, or variant. ``prefix``: of the schema."""
 
     keeps_nul = False
 
@@ -106,7 +102,7 @@ class PostgresTable(TargetTable):
         self._layouts = dict(layouts)
 
     def _lock(self, connection: Connection) -> None:
-        """Let no other driver write to this table until the end of the transaction, so that none waits in a circle."""
+        """Let no other driver write to this table until the end of the transaction, so that none deadlocks."""
         execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._table])
 
     def _create(self, connection: Connection) -> None:
@@ -136,7 +132,7 @@ class PostgresTable(TargetTable):
         try:
             if statements:
                 # I10: another driver may read rows in one connection, and wait for our lock in a second one to change
-                # them. PostgreSQL does not see that this is a circle.
+                # them. PostgreSQL does not detect this deadlock.
                 execute(connection, f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
                 self._view.widen(connection, statements)
             if is_ours is None or (is_ours and statements):
@@ -231,8 +227,8 @@ class PostgresTable(TargetTable):
         """Yield the temporary table's rows; ones with an image come as Spark returns them, partition by partition."""
         wanted: dict[PartitionOffset, int] = {}
         for n, write in enumerate(writes):
-            if isinstance(write.row.item, tuple):
-                wanted[write.row.item] = n
+            if write.image:
+                wanted[write.image] = n
             else:
                 yield self._staged_row(n, write)
         if wanted:
@@ -241,7 +237,7 @@ class PostgresTable(TargetTable):
                 if number is not None:
                     yield self._staged_row(number, writes[number], layout, image)
         if wanted:
-            raise RelayError(f"{self.name}: {LACKS_IMAGES}: at {sorted(wanted)[:3]}")
+            raise RelayError(f"{self.name}: {LACKS_IMAGES}: those at {sorted(wanted)[:3]}")
 
     def _staged_row(
         self, n: int, write: Write, layout: int | None = None, image: str | None = None
@@ -249,10 +245,7 @@ class PostgresTable(TargetTable):
         unfit = None
         if image is not None and layout is not None and self._layouts is not None:
             image, unfit = fitted(image, self._layouts[layout])
-        read = (None,) * len(STATE) if write.read is None else state(write.read)
-        keep, existed = write.row.item is Item.AS_STORED, write.read is not None
-        row = (n, list(write.key), layout, image, unfit, keep, existed)
-        return (*row, *state(write.row), *read)
+        return (n, list(write.key), layout, image, unfit, *write.states)
 
     def _statement(self) -> str:
         """Return the statement that writes the rows of ``relay_batch`` and returns the numbers of the others."""
@@ -299,15 +292,14 @@ class PostgresTable(TargetTable):
     # ------------------------------------------------------------------ tombstones and properties
 
     def forget_places(self, batch: DataFrame, topic: str) -> None:
-        nulls = ", ".join(f"{name} = NULL" for name in PLACE)
         with self._transaction() as connection:
             self._lock(connection)
-            execute(connection, f"UPDATE {self._table} SET {nulls} WHERE _relay_topic = $1", [topic])
+            execute(connection, f"UPDATE {self._table} SET {NO_PLACE} WHERE _relay_topic = $1", [topic])
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
-        where = "_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < to_timestamp($1)"
+        statement = f"DELETE FROM {self._table} WHERE {IS_COLLECTED} to_timestamp($1)"
         with self._transaction() as connection:
-            return execute(connection, f"DELETE FROM {self._table} WHERE {where}", [written_before]).rowcount
+            return execute(connection, statement, [written_before]).rowcount
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         with self._transaction() as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -9,10 +10,14 @@ from typing import TYPE_CHECKING
 
 from relay.config import Config, CopyConfig, SourceConfig
 from relay.errors import ConfigError, Unavailable
-from spark_consumers.kept_rows import OpenKeptRows
+from spark_consumers.kept_rows import KeptRow, KeptRows, OpenKeptRows
+from spark_consumers.records import Layout
+from spark_consumers.sinks import columns, postgres
+from spark_consumers.sinks.columns import UNFIT
 from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames
-from spark_consumers.sinks.kept_postgres import KeptInPostgres
-from spark_consumers.sinks.postgres import PREFIX, PostgresDatabase, identifier, problems, swap_schemas, used_schemas
+from spark_consumers.sinks.postgres import PREFIX, PostgresDatabase, identifier, quoted
+from spark_consumers.sinks.postgres_values import JSONB, kind_of, naming, primary_key, stored_types, text_of
+from spark_consumers.sinks.postgres_view import TableView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,10 +26,7 @@ if TYPE_CHECKING:
 
 
 class PostgresTarget(CopyTarget):
-    """The copy of ``copy``. ``prefix``: begins its schemas' names.
-
-    Raises ``ConfigError`` for a URL that is wrong, and for a name that PostgreSQL or the copy has for itself.
-    """
+    """The copy of ``copy``. ``prefix``: of schemas. Raises ``ConfigError`` for a wrong URL, and for reserved names."""
 
     def __init__(self, config: Config, copy: CopyConfig, prefix: str = "") -> None:
         self._sources = [source.name for source in config.sources]
@@ -46,7 +48,7 @@ class PostgresTarget(CopyTarget):
         if offline:
             return "its packages are installed"
         with closing(self._database):
-            if missing := problems(self._database, self._schemas()):
+            if missing := postgres.problems(self._database, self._schemas()):
                 raise Unavailable("; ".join(missing))
         return "reachable, and may create its tables"
 
@@ -65,16 +67,16 @@ class PostgresTarget(CopyTarget):
                 return after
 
     def content(self, session: SparkSession) -> str | None:
-        found = used_schemas(self._database, self._schemas(self._prefix))
+        found = postgres.used_schemas(self._database, self._schemas(self._prefix))
         return f"schema {found[0]} is not empty" if found else None
 
     def refuse_swap(self, present: str) -> None:
         if not self._prefix:
-            raise ConfigError("--swap: in PostgreSQL schemas change places in one database: give --into schema:NAME")
+            raise ConfigError("--swap: PostgreSQL can only swap schemas within one database: use --into schema:NAME")
 
     def swap(self, stamp: str, renames: Renames) -> None:
         names = self._schemas(self._prefix), self._schemas(), self._schemas(suffix=f"_{stamp}")
-        swap_schemas(self._database, list(zip(*names, strict=True)))
+        postgres.swap_schemas(self._database, list(zip(*names, strict=True)))
 
     def kept(self, stamp: str, renames: Renames) -> list[str]:
         return self._schemas(suffix=f"_{stamp}")
@@ -94,9 +96,81 @@ def _refuse_names(sources: Sequence[str], tables: Mapping[str, SourceConfig], pr
     taken: dict[tuple[str, str], str] = {}
     for schema, table, what in places:
         if not table and (schema.startswith("pg_") or schema == "information_schema"):
-            raise ConfigError(f"{what}: PostgreSQL keeps the schema {schema} for itself: give the source another name")
+            raise ConfigError(f"{what}: PostgreSQL reserves the schema name {schema}: give the source another name")
         if table.startswith(PREFIX):
-            raise ConfigError(f"{what}: the copy has tables of its own whose names begin so: leave it out of `tables`")
+            raise ConfigError(
+                f"{what}: names that begin with {PREFIX} are reserved for the copy's own tables: leave this table out "
+                "of `tables`"
+            )
         other = taken.setdefault((schema, table), what)
         if other != what:
-            raise ConfigError(f"{what}: in PostgreSQL it would have the same name as {other}: {table or schema}")
+            raise ConfigError(
+                f"{what} and {other} would have the same name in PostgreSQL, {table or schema}: give the source "
+                "another name, or leave one of the tables out of `tables`"
+            )
+
+
+_ENDS = {"integer": 1 << 31, "bigint": 1 << 63}
+
+
+class KeptInPostgres(KeptRows):
+    """The rows of the table of ``layout``; none if there is no table. ``items``: how it keeps JSON."""
+
+    def __init__(
+        self, database: PostgresDatabase, layout: Layout, wanted: Sequence[str | None], *, items: str = "json"
+    ) -> None:
+        self._database = database
+        self._table = TableView(identifier(layout.source), identifier(layout.table)).rows
+        self.where = f"{database.name}, table {self._table}"
+        self._wanted = [columns.ITEM if name is None else name for name in wanted]
+        with database.transaction() as connection:
+            types = stored_types(connection, self._table)
+            key = primary_key(connection, self._table) or None
+        self._selected: str | None = None
+        if not types:
+            return
+        stored = {name: kind_of(sql) for name, sql in types.items()}
+        found = columns.plan(self.where, stored, key, {0: layout}, naming("json" if items == "json" else JSONB))
+        places = columns.held_in(found, stored)
+        self._key = [(key.name, types[key.name]) for key in found.keys]
+        texts = [text_of(f"t.{quoted(each)}", stored[each]) for each, _ in self._key]
+        for one in wanted:
+            held = ", ".join(text_of(f"t.{quoted(each)}", stored[each]) for each in places[one])
+            texts.append(f"coalesce({held})" if held else "NULL")
+        texts += ["_relay_deleted", "_relay_incomplete", "_relay_event_id", f"{UNFIT}::text"]
+        self._selected = f"SELECT {', '.join(texts)} FROM {self._table} t"
+
+    def all(self) -> Iterator[KeptRow]:
+        return self._read("")
+
+    def some(self, count: int) -> Iterator[KeptRow]:
+        return self._read("", f"ORDER BY random() LIMIT {count}")
+
+    def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
+        if self._selected is None:
+            return iter(())
+        # PostgreSQL has no text with a NUL character, so no row has such a key.
+        listed = json.dumps([key for key in keys if not any("\0" in part for part in key)])
+        same = " AND ".join(
+            f"t.{quoted(name)} = {_value_of(f'(s.key ->> {n})', sql)}" for n, (name, sql) in enumerate(self._key)
+        )
+        return self._read(f"JOIN json_array_elements({postgres.literal(listed)}::json) AS s(key) ON {same}")
+
+    def _read(self, joined: str, rest: str = "") -> Iterator[KeptRow]:
+        if self._selected is None:
+            return
+        at = len(self._key)
+        where = "WHERE (NOT _relay_deleted OR _relay_incomplete)"
+        for row in self._database.iterate(f"{self._selected} {joined} {where} {rest}"):
+            yield KeptRow.read(self._wanted, row[:at], row[at:])
+
+
+def _value_of(text: str, sql: str) -> str:
+    """Return the SQL of a key's part; null for a number that the column cannot have, since it is to be widened."""
+    if sql == "bytea":
+        return f"decode({text}, 'base64')"
+    if sql in _ENDS:
+        whole = f"trunc({text}::numeric)"
+        fits = f"{whole} = {text}::numeric AND {whole} BETWEEN -{_ENDS[sql]} AND {_ENDS[sql] - 1}"
+        return f"CASE WHEN {fits} THEN {whole}::{sql} END"
+    return f"{text}::{'numeric' if sql.startswith('numeric') else sql}"

@@ -1,7 +1,7 @@
 """Writes the newest change of each item of a batch to a table in PostgreSQL, and decides in its SQL which are newer.
 
 They are copied into a temporary table, and one statement takes from there what is newer than the stored row.
-The Java class `CopiedRows` makes them: in Spark's SQL it takes several times as long as PostgreSQL does for all the
+The Java class `CopiedRows` creates them: in Spark's SQL it takes several times as long as PostgreSQL does for all the
 rest, and Python takes as long again. They are binary, as "COPY" in PostgreSQL's documentation describes it, since to
 escape texts takes as long as all else here.
 """
@@ -71,8 +71,17 @@ class NewestInPostgres:
         self._copy(connection, rows)
         is_older = f"({is_stored('<', 's.first')} OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
         ((written,),) = execute(connection, self._upsert(is_older, {}, "0"))
-        unwritten = [] if written == found.items else execute(connection, self._unwritten()).fetchall()
-        return Written.of(found.changes, unwritten)
+        if written == found.items:
+            return Written(found.changes, 0, ())
+        # All statements of the transaction have one ``now()``.
+        is_written = "t._relay_updated_at = now() AND t._relay_event_id = s._relay_event_id"
+        is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
+        is_old = f"coalesce({is_stored('>', 's.number')} OR ({is_same} AND NOT t._relay_incomplete), false)"
+        unwritten = (
+            f"SELECT {', '.join(f's.{name}' for name in self._parts)}, s.changes, {is_old} FROM relay_newest s"
+            f" LEFT JOIN {self.table} t ON {self.same_key} WHERE ({is_written}) IS NOT TRUE"
+        )
+        return Written.of(found.changes, execute(connection, unwritten).fetchall())
 
     def write_reads(self, connection: Connection, rows: Iterable[bytes]) -> int:
         """Write rows of snapshots as `write` writes changes; return how many were written."""
@@ -118,17 +127,6 @@ class NewestInPostgres:
             SELECT (SELECT count(*) FROM updated) + (SELECT count(*) FROM inserted)
         """
 
-    def _unwritten(self) -> str:
-        """Return the query of the items that were not written: key, number of changes, and whether they are old."""
-        # All statements of the transaction have one ``now()``.
-        is_written = "t._relay_updated_at = now() AND t._relay_event_id = s._relay_event_id"
-        is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
-        is_old = f"coalesce({is_stored('>', 's.number')} OR ({is_same} AND NOT t._relay_incomplete), false)"
-        return (
-            f"SELECT {', '.join(f's.{name}' for name in self._parts)}, s.changes, {is_old} FROM relay_newest s"
-            f" LEFT JOIN {self.table} t ON {self.same_key} WHERE ({is_written}) IS NOT TRUE"
-        )
-
 
 def is_stored(operator: str, number: str) -> str:
     """Return SQL that compares the number of the stored token with another, if it has the stem of ``s``.
@@ -138,7 +136,8 @@ def is_stored(operator: str, number: str) -> str:
     """
     parts = ", ".join(f"split_part(t._relay_token, s.stem, {n}) AS {name}" for n, name in ((1, "head"), (2, "tail")))
     length = "octet_length(head) + octet_length(s.stem) + octet_length(tail)"
-    digits = "CASE WHEN right(s.stem, 1) = '-' THEN 18 ELSE 100 END"  # of a GTID, or of DynamoDB
+    # The most digits: 18 in a GTID's number, 100 in a DynamoDB sequence number.
+    digits = "CASE WHEN right(s.stem, 1) = '-' THEN 18 ELSE 100 END"
     end = f"{number} || {postgres.literal(PLAIN_END)}"
     conditions = [
         f"{length} = octet_length(t._relay_token)",  # so the stem is there once

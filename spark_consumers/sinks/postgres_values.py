@@ -7,12 +7,9 @@ import orjson
 from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
-from spark_consumers.sinks.columns import CopiedColumn, Naming
+from spark_consumers.sinks.columns import UNFIT, CopiedColumn, Naming
 from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.postgres import Connection, execute, quoted
-
-UNFIT = "_relay_unfit"
-"""The column of the values that PostgreSQL cannot store in their own, as JSON."""
 
 JSONB = "jsonb"
 """The kind of JSON that PostgreSQL has taken apart."""
@@ -50,7 +47,7 @@ _NUL = "\\u0000"  # as JSON writes it
 
 
 def naming(json: str) -> Naming:
-    """Return what PostgreSQL makes of names and kinds. ``json``: the kind that holds JSON."""
+    """Return how PostgreSQL treats names and kinds. ``json``: the kind that holds JSON."""
     return Naming(
         reserved=_OF_EVERY_TABLE | OURS.keys(),
         shown=postgres.identifier,
@@ -67,15 +64,12 @@ def sql_type(kind: str) -> str:
 
 
 def kind_of(sql: str) -> str:
-    """Return the kind of a column by its SQL type; if the copy did not make the column, the SQL type itself."""
+    """Return the kind of a column by its SQL type; if the copy did not create the column, the SQL type itself."""
     return _KINDS.get(sql) or sql.replace("numeric", "decimal")
 
 
 def stored_types(connection: Connection, table: str) -> dict[str, str]:
-    """Return the SQL types of the columns of a table that are not ours, by name; none if there is no table.
-
-    Raises ``TableFault`` if it is somebody else's.
-    """
+    """Return the SQL types of the source's columns by name; none without a table. Raises ``TableFault`` if not ours."""
     rows = execute(
         connection,
         "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
@@ -86,8 +80,8 @@ def stored_types(connection: Connection, table: str) -> dict[str, str]:
     types: dict[str, str] = dict(rows)
     if types and (lacking := [name for name in OURS if name not in types]):
         raise TableFault(
-            f"the table {table} is not one of the copy, since it has no column {lacking[0]}: rename it, or keep the "
-            "copy at another `copy.url`"
+            f"the table {table} does not belong to the copy, since it has no column {lacking[0]}: rename it, or keep "
+            "the copy at another `copy.url`"
         )
     return {name: sql for name, sql in types.items() if name not in OURS}
 
@@ -104,7 +98,7 @@ def primary_key(connection: Connection, table: str) -> list[str]:
 
 
 def value_of(text: str, kind: str) -> str:
-    """Return the SQL of a value of this kind, made of the SQL of its text as the consumers write it."""
+    """Return the SQL of a value of this kind, built from the SQL of its text as the consumers write it."""
     if kind == ColumnKind.STRING or kind in _IN_KEYS.values():
         return text
     if kind in TIMES:
@@ -125,7 +119,7 @@ def shown(name: str, kind: str) -> str:
 def fits(text: str, kind: str) -> str:
     """Return the condition that the type of a time holds its text, as SQL prints it. Others would be wrong, or no time.
 
-    No pattern has to tell that, which takes ten times as long.
+    Without a pattern, which would take ten times as long.
     """
     if kind == ColumnKind.TIMESTAMP:
         return f"{text} <> {_ZERO}"
@@ -139,7 +133,7 @@ def fits(text: str, kind: str) -> str:
 
 
 _ZERO = "'1970-01-01T00:00:00.000000Z'"
-"""The zero TIMESTAMP: no other TIMESTAMP of SQL has this text."""
+"""The zero TIMESTAMP: no other SQL TIMESTAMP has this text."""
 
 
 def _part(text: str, at: int, length: int) -> str:
@@ -156,7 +150,6 @@ def _made(text: str, kind: str) -> str:
 
 
 def text_of(value: str, kind: str) -> str:
-    """Return the SQL of the text of a value."""
     if kind == ColumnKind.BYTES:
         return f"translate(encode({value}, 'base64'), E'\\n', '')"
     if kind == ColumnKind.TIMESTAMP:
@@ -174,7 +167,7 @@ def row_of(row: Sequence[CopiedColumn], layouts: Mapping[int, Layout], unfit: st
     stamps = {field.name for each in layouts.values() for field in each.row or () if field.sql == "timestamp"}
     found, misfits = {}, []
     for column in row:
-        # Evaluated only for those layouts: a field may have another type in others.
+        # Evaluated only for those layouts: a field may have a different type in others.
         texts = {
             name: f"CASE WHEN s.layout IN ({', '.join(map(str, numbers))}) THEN "
             + ("s.image END" if name is None else f"r.{quoted(postgres.identifier(name))} END")

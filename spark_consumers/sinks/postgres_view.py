@@ -11,10 +11,9 @@ from spark_consumers.sinks.postgres_values import shown
 _FOUND = """
 SELECT relkind = 'v' AND EXISTS (SELECT FROM pg_depend JOIN pg_rewrite r ON r.oid = objid
  WHERE ev_class = c.oid AND classid = 'pg_rewrite'::regclass AND refobjid = to_regclass($2)),
- reloptions IS NOT DISTINCT FROM '{security_barrier=false}',
- EXISTS (SELECT FROM pg_attribute WHERE attrelid = c.oid AND attname = '_relay_token')
+ reloptions IS NOT DISTINCT FROM '{security_barrier=false}'
  FROM pg_class c WHERE c.oid = to_regclass($1)"""
-"""Whether a view is one on the rows of the copy; whether it is ours; whether it, or a table, has our columns.
+"""Whether a view is one on the rows of the copy, and whether it is ours.
 
 Ours has an option that changes nothing, and that CREATE OR REPLACE VIEW removes. A comment would outlive that.
 """
@@ -36,15 +35,13 @@ class TableView:
         )
 
     def is_ours(self, connection: Connection) -> bool | None:
-        """Whether we made the view; None if there is none. Raises ``TableFault`` if something else has its name."""
+        """Whether we created the view; None if there is none. Raises ``TableFault`` if something else has its name."""
         found = execute(connection, _FOUND, [self.view, self.rows]).fetchone()
         if found is None or found[0]:
             return None if found is None else bool(found[1])
-        if found[2]:
-            why = "is as the copy was before: build it again by `relay replay copy CONFIG --into schema:NEW --swap`"
-        else:
-            why = "is not one of the copy: rename it, or keep the copy at another `copy.url`"
-        raise TableFault(f"the table {self.view} {why}")
+        raise TableFault(
+            f"the table {self.view} does not belong to the copy: rename it, or keep the copy at another `copy.url`"
+        )
 
     def grants(self, connection: Connection) -> Sequence[str]:
         """Return what grants again what is granted on it."""
@@ -57,15 +54,12 @@ class TableView:
                 execute(connection, statement)
         except (DependentObjectsStillExist, FeatureNotSupported) as error:
             raise TableFault(
-                f"the table {self.rows} has a column that is to be widened, and {error.diag.message_detail}: drop what "
-                "depends on it, and make it again when the column is wider"
+                f"a column of {self.rows} must be widened, but {error.diag.message_detail}: drop what depends on it, "
+                "and create it again afterwards"
             ) from error
 
     def show(self, connection: Connection, columns: Mapping[str, str], granted: Sequence[str] | None) -> None:
-        """Create it, or add columns to it. ``columns``: the kinds of those of the key, "" for others.
-
-        ``granted``: what `grants` returned before it was dropped, if it was.
-        """
+        """Create it, or add ``columns``: their kinds in the key, or "". ``granted``: on the view that was dropped."""
         listed = ", ".join(f"{shown(name, kind)} AS {quoted(name)}" for name, kind in columns.items())
         execute(
             connection,

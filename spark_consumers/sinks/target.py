@@ -1,16 +1,14 @@
 """What the copy's rule needs of the table that it keeps up to date. Each target implements ``TargetTable`` once."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from pyspark.sql import DataFrame
 
 from relay.token import EventToken
-from spark_consumers.fold import Place, StoredRow
+from spark_consumers.fold import PartitionOffset, Place, StoredRow
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks.delta import literal
@@ -36,6 +34,16 @@ class Write:
     read: StoredRow | None
     row: StoredRow
 
+    @property
+    def image(self) -> PartitionOffset | None:
+        return self.row.item if isinstance(self.row.item, tuple) else None
+
+    @property
+    def states(self) -> tuple[object, ...]:
+        """Whether the item stays as stored, whether there was a row, the state to write, and the one that was read."""
+        before = (None,) * len(STATE) if self.read is None else state(self.read)
+        return (self.row.item is Item.AS_STORED, self.read is not None, *state(self.row), *before)
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -46,10 +54,9 @@ class Written:
     left: Sequence[Key]
 
     @classmethod
-    def of(cls, applied: int, unwritten: Iterable[Sequence[Any]]) -> Written:
-        """Return it for ``applied`` changes, if all their items were written.
-
-        ``unwritten``: for each item that was not written, its key, its number of changes, and whether to ignore it.
+    def of(cls, applied: int, unwritten: Iterable[Sequence[Any]]) -> Self:
+        """Return it for ``applied`` changes but for the ``unwritten`` items: key, number of changes, whether to ignore
+        them.
         """
         ignored, left = 0, []
         for *key, changes, is_old in unwritten:
@@ -98,7 +105,7 @@ class TargetTable(Protocol):
         """Create the table, or change its columns, for changes of ``layouts``, by number. Comes first in each batch."""
 
     def exists(self, batch: DataFrame) -> bool:
-        """Whether there is the table. The table need not be prepared for this, or for its properties if it exists."""
+        """Whether the table exists. It need not be prepared for this, or for its properties if it exists."""
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         """Return the state of each of ``keys`` that is in the table, tombstones included."""
@@ -122,7 +129,7 @@ class TargetTable(Protocol):
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         """Write the newest change of each item that SQL can decide, if the table has no or an older token of that stem.
 
-        If the stored token is newer, or the change's own, all of the item's changes are ignored. Older is older
+        If the stored token is newer, or the change's own, all of the item's changes are ignored. Older means older
         than the first of them. A row that a snapshot has read has no token: it is older if the topic does not have it
         behind the first change. Whatever else is stored, the item is left as it is. ``changes``: changes of this table,
         in one topic, each of one item. ``found``: their summary.
@@ -131,7 +138,7 @@ class TargetTable(Protocol):
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
         """Write each row that a snapshot has read, unless what is stored is newer; return how many were written.
 
-        Newer is a row that a later snapshot has read, and one whose token has a timestamp that is not before ``as_of``.
+        A row is newer if a later snapshot has read it, or if the timestamp of its token is not before ``as_of``.
         Takes what `write_newest` takes.
         """
 
@@ -145,10 +152,7 @@ class TargetTable(Protocol):
         """Let the rows that come from ``topic`` lose their place."""
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
-        """Delete the tombstones written before a time, in seconds; return their number.
-
-        Rows that only came as stubs stay: they are incomplete, not deleted.
-        """
+        """Delete tombstones written before a time, in seconds, but no stubs, which are incomplete; return how many."""
 
     def maintain(self, batch: DataFrame) -> None:
         """Keep the table small, if it is time to, unless its server does. Called after each batch that concerns it."""
@@ -161,11 +165,17 @@ class TargetTable(Protocol):
         """Store a text beside the table."""
 
     def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
-        """Store a text in place of ``before``, None if there was none; return False if another one is stored by now."""
+        """Store a text in place of ``before``, None if there was none; return False if it has changed since."""
 
 
 PLACE = ("_relay_topic", "_relay_partition", "_relay_offset")
 """The columns that hold the place of a row's change."""
+
+NO_PLACE = ", ".join(f"{name} = NULL" for name in PLACE)
+"""What sets them if the place is no longer known."""
+
+IS_COLLECTED = "_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at <"
+"""Begins the condition of the tombstones that are deleted: then comes the SQL of a time."""
 
 STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete", "_relay_read_as_of", *PLACE)
 """The columns that hold the state of a row, in the order of `state`."""
@@ -210,17 +220,17 @@ def stored_row(values: Sequence[Any]) -> StoredRow:
 
 
 def images(batch: DataFrame, source: str, table: str) -> DataFrame:
-    """Return partition, offset, layout and new image of the changes of one table.
-
-    Partition and offset are unique within a topic, and a batch has several topics.
-    """
+    """Return partition, offset, layout and new image of one table's changes; places are unique in one topic only."""
     named = f"source = {literal(source)} AND `table` = {literal(table)}"
     where = f"status = '{DecodeStatus.CHANGE}' AND {named} AND new IS NOT NULL"
     return batch.where(where).select("partition", "offset", "layout", "new")
 
 
-LACKS_IMAGES = "a batch lacks images that it had before"
-"""What is said, and written nowhere, if an image is gone, as Kafka's compaction removes one of a batch read again."""
+LACKS_IMAGES = (
+    "a batch that was read again lacks row images that it had the first time, probably because Kafka has compacted the "
+    "topic"
+)
+"""The error if an image is gone. Nothing of the batch is written then."""
 
 
 def is_same_change(row: StoredRow, other: StoredRow | None) -> bool:

@@ -4,13 +4,68 @@ The snapshots seen and the time of the last collection are properties of the tab
 Whoever renames a property has to keep reading the old name.
 """
 
+import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Self
 
 from pyspark.sql import DataFrame
 
-from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks.target import TargetTable
+
+
+@dataclass
+class SeenSnapshots:
+    """The snapshots that a copy of one table has seen begin. The end of any other would delete rows that it has found.
+
+    A page of an abandoned snapshot may come after the end of its successor, and must not bring rows back. ``running``:
+    their ids, by partition. ``ended``: the ``as_of`` of the last one, by partition.
+
+    ``topic``: whose partitions these are; None as long as no snapshot has begun. ``begun``: the offset of the newest
+    begin.
+    """
+
+    running: dict[str, str] = field(default_factory=dict)
+    ended: dict[str, int] = field(default_factory=dict)
+    topic: str | None = None
+    begun: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls(**json.loads(text))
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def begin(self, topic: str, partition: int, snapshot: str, offset: int) -> None:
+        if self.topic not in (topic, None):
+            # The topic was replaced, and a snapshot running in its partitions never ends.
+            self.running.clear()
+            self.ended.clear()
+            self.begun.clear()
+        self.topic = topic
+        # I7: the newest may begin again. One before it comes from a driver that is behind, and its end is ignored.
+        if offset >= self.begun.get(str(partition), 0):
+            self.running[str(partition)] = snapshot
+            self.begun[str(partition)] = offset
+
+    def has_begun(self, partition: int, snapshot: str) -> bool:
+        return self.running.get(str(partition)) == snapshot
+
+    def is_last(self, partition: int) -> bool:
+        """Whether this is the last partition in which its snapshot still runs."""
+        return list(self.running.values()).count(self.running[str(partition)]) == 1
+
+    def end(self, partition: int, as_of: int) -> None:
+        """Record that the running snapshot has ended and was swept. ``as_of``: when it began, in seconds."""
+        del self.running[str(partition)]
+        self.ended[str(partition)] = max(as_of, self.ended.get(str(partition), 0))
+
+    def accepts(self, partition: int, as_of: int) -> bool:
+        """Whether a READ may be applied: not if a snapshot that began later has ended."""
+        return as_of >= self.ended.get(str(partition), 0)
+
 
 SNAPSHOTS = "relay.snapshots"
 COLLECTED_AT = "relay.collected_at"
@@ -36,7 +91,6 @@ class Tombstones:
         self.snapshots = SeenSnapshots()
 
     def load(self, batch: DataFrame) -> None:
-        """Read what is stored."""
         properties = self._table.properties(batch)
         self._stored_snapshots = properties.get(SNAPSHOTS)
         self.snapshots = SeenSnapshots.from_json(self._stored_snapshots or SeenSnapshots().to_json())

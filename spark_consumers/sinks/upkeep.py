@@ -1,15 +1,18 @@
-"""The upkeep of a Delta table: small files are merged, and files that no kept version needs are deleted.
+"""The upkeep of a table in a lake: small files are merged, and files that no kept version needs are deleted.
 
-Delta itself only deletes its log. The time of the last upkeep is a property of the table.
+Delta itself only deletes its log. Iceberg lists each version of a table: they expire. The time of the last upkeep is a
+property of the table.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
 from spark_consumers.sinks import delta
+from spark_consumers.sinks.delta import literal, quoted
 
 MAINTAINED_AT = "relay.maintained_at"
 
@@ -23,7 +26,7 @@ class Schedule:
 
 
 class TableUpkeep:
-    """The upkeep of one Delta table, which has to exist. ``table``: its SQL name."""
+    """The upkeep of one table, in Delta, which must exist. ``table``: its SQL name."""
 
     def __init__(self, table: str, schedule: Schedule, *, clock: Callable[[], float] = time.time) -> None:
         self._table = table
@@ -32,8 +35,8 @@ class TableUpkeep:
         # None until it is read from the table.
         self._due_at: float | None = None
 
-    def run(self, session: SparkSession) -> bool:
-        """Do the upkeep if it is time to; return whether it was."""
+    def run(self, session: SparkSession, between: Callable[[SparkSession], None] = lambda session: None) -> bool:
+        """Do the upkeep if it is time to; return whether it was. ``between``: done before files are deleted."""
         now = self._clock()
         if self._due_at is None:
             found = session.sql(f"SHOW TBLPROPERTIES {self._table}").collect()
@@ -43,12 +46,16 @@ class TableUpkeep:
             return False
         # First, since VACUUM goes by the table's properties.
         self._due_at = self._remember(session, now)
-        session.sql(f"OPTIMIZE {self._table}")
-        session.sql(f"VACUUM {self._table}")
+        self._tidy(session, between)
         return True
 
+    def _tidy(self, session: SparkSession, between: Callable[[SparkSession], None]) -> None:
+        session.sql(f"OPTIMIZE {self._table}")
+        between(session)
+        session.sql(f"VACUUM {self._table}")
+
     def properties(self, now: float) -> dict[str, str]:
-        """Return what the table says of its upkeep: the time of the last one, and how long versions are kept."""
+        """Return what the table records about its upkeep: the time of the last one, and how long versions are kept."""
         kept = f"interval {int(self._schedule.kept)} seconds"
         return {MAINTAINED_AT: str(now), "delta.deletedFileRetentionDuration": kept, "delta.logRetentionDuration": kept}
 
@@ -56,3 +63,44 @@ class TableUpkeep:
         """Store the time of an upkeep; return when the next one is due."""
         session.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ({delta.assigned(self.properties(now))})")
         return now + self._schedule.every
+
+
+_BATCHES = 50  # after these, their files are merged: each adds one with rows, and one that says which rows are gone
+# A merge leaves a table's large files as they are.
+_OF_BATCHES = {"target-file-size-bytes": 128 << 20, "min-file-size-bytes": 64 << 20, "delete-file-threshold": 30}
+_WITHOUT_REST = {"remove-dangling-deletes": "true"}  # else what says which rows of a file are gone outlives the file
+
+
+class IcebergUpkeep(TableUpkeep):
+    """The upkeep of ``table`` in ``catalog``. Expired versions are looked for at least once in ``kept``."""
+
+    def __init__(self, catalog: str, table: str, schedule: Schedule, *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(table, Schedule(min(schedule.every, schedule.kept), schedule.kept), clock=clock)
+        self._catalog = catalog
+        self._batches = 0
+
+    def run(self, session: SparkSession, between: Callable[[SparkSession], None] = lambda session: None) -> bool:
+        self._batches += 1
+        is_done = super().run(session, between)
+        if not is_done and self._batches >= _BATCHES:
+            self._merge(session, _OF_BATCHES)
+        if is_done or self._batches >= _BATCHES:
+            self._batches = 0
+        return is_done
+
+    def properties(self, now: float) -> dict[str, str]:
+        return {MAINTAINED_AT: str(now), "history.expire.max-snapshot-age-ms": str(int(self._schedule.kept * 1000))}
+
+    def _tidy(self, session: SparkSession, between: Callable[[SparkSession], None]) -> None:
+        self._merge(session, {})
+        until = datetime.fromtimestamp(self._clock() - self._schedule.kept, UTC)
+        self._call(session, "expire_snapshots", f"older_than => TIMESTAMP '{until:%Y-%m-%d %H:%M:%S.%f}+00:00'")
+
+    def _merge(self, session: SparkSession, options: Mapping[str, int]) -> None:
+        listed = ", ".join(f"'{name}', '{value}'" for name, value in {**options, **_WITHOUT_REST}.items())
+        self._call(session, "rewrite_data_files", f"options => map({listed})")
+        self._call(session, "rewrite_position_delete_files")
+
+    def _call(self, session: SparkSession, procedure: str, *arguments: str) -> None:
+        listed = ", ".join([f"table => {literal(self._table)}", *arguments])
+        session.sql(f"CALL {quoted(self._catalog)}.system.{procedure}({listed})").collect()

@@ -88,7 +88,7 @@ def failed(run: dict[str, Any]) -> bool:
 
 
 def fewest_faults(seed: int, parts: Collection[str], seconds: float, names: Collection[str]) -> list[str]:
-    """Return kinds of faults with which a run still fails, of which none could be left out."""
+    """Return kinds of faults with which a run still fails, all of which are needed."""
     spared: list[str] = []
     for name in sorted(names):
         with tempfile.TemporaryDirectory(prefix="relay-audit-") as folder:

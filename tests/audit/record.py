@@ -147,16 +147,16 @@ class CopyReader(threading.Thread):
             part = self._parts.get(path.name)
             if part is None or not DeltaTable.is_deltatable(str(path)):
                 continue
-            rows = list(_rows(str(path), "*", where="NOT _relay_deleted"))
+            rows = list(_rows(str(path), "*"))
             self._history.add(table=part.table, read=self._reads)
             for row in rows:
                 item, version = part.item_in(row)
                 self._history.add(table=part.table, read=self._reads, item=_item(item), version=version)
 
 
-def _rows(path: str, columns: str, *, where: str = "true") -> Iterator[dict[str, Any]]:
+def _rows(path: str, columns: str) -> Iterator[dict[str, Any]]:
     query = QueryBuilder().register("t", DeltaTable(path))
-    found = query.execute(f"SELECT {columns} FROM t WHERE {where}").read_all()
+    found = query.execute(f"SELECT {columns} FROM t").read_all()
     names = found.schema.names
     for values in zip(*(column.to_pylist() for column in found.columns), strict=True):
         yield dict(zip(names, values, strict=True))

@@ -59,7 +59,7 @@ class Guarded:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of handshakes that failed."""
+        """Do not log handshakes that failed."""
 
 
 def asking_for_certificates(authority: Authority) -> tuple[ssl.SSLContext, Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.avro.binary import long
+from relay.avro.columns import long
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 62).map(lambda bits: 1 << bits))

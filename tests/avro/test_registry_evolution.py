@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema
 
+from relay.avro.debezium import DebeziumEncoder, SourceInfo
 from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.errors import RelayError, Unavailable
@@ -56,6 +57,21 @@ def test_going_back_to_earlier_columns_uses_the_existing_version(registered: Reg
     assert registered.subject(unique)[0] == 2
 
 
+def test_another_envelope_on_a_topic_is_refused(bold: RegistrySchemas, unique: str) -> None:
+    """I8: even if incompatible schemas are registered, since readers take one form."""
+    table = TableSchema("shop", "orders", (KeyColumn("id", "S"),), 1)
+    of_debezium = DebeziumEncoder(table, unique, SourceInfo("dynamodb", "shop", "", "1")).value_schema
+    for topic, first, second in (
+        (unique, schema("orders"), of_debezium),
+        (f"{unique}.2", of_debezium, schema("orders")),
+    ):
+        header = bold.register(topic, first)
+        assert bold.newest_envelope(topic) == (header if first is of_debezium else None)
+        with pytest.raises(RelayError, match=f"topic {topic} has records of a different `envelope`"):
+            bold.register(topic, second)
+        assert "a different `envelope`" in bold.refusal(topic, second)
+
+
 @pytest.mark.parametrize("kind", ["string", "decimal(10,4)"])
 def test_another_type_is_refused_naming_the_topic_and_the_difference(
     registered: RegistrySchemas, unique: str, kind: str
@@ -85,7 +101,7 @@ def test_on_incompatible_register_registers_and_restores_the_compatibility(
     assert bold.subject(unique) == (2, level)
     (said,) = (record.getMessage() for record in caplog.records)
     assert "row a: int -> string" in said
-    assert f"the compatibility of {unique}-value is NONE meanwhile" in said
+    assert f"the compatibility of {unique}-value is NONE for that moment" in said
 
 
 def test_a_compatibility_that_its_owner_set_is_never_changed(registered: RegistrySchemas, unique: str) -> None:

@@ -66,7 +66,7 @@ def test_an_id_for_which_the_registry_returns_another_schema_is_refused(mixed_up
     """I8: readers would decode the values with that one."""
     schemas = RegistrySchemas(mixed_up)
     table = TableSchema("shop", "orders", (KeyColumn("id", "S"),), 1, (Column("a", "int"),))
-    with pytest.raises(RelayError, match=r"assigned id 7 .* returns another schema for this id"):
+    with pytest.raises(RelayError, match=r"assigned id 7 .* returns a different schema for this id"):
         schemas.register("shop.orders", change_schema(table))
     schemas.close()
 

@@ -102,7 +102,7 @@ def test_no_credentials_to_assume_a_role_with_are_refused(monkeypatch: pytest.Mo
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     credentials = credentials_of(AwsIdentity(REGION, role_arn="arn:aws:iam::123456789012:role/relay"))
-    with pytest.raises(Refused, match=r"no AWS credentials to assume .*:role/relay with: .*set AWS_PROFILE"):
+    with pytest.raises(Refused, match=r"cannot assume role .*:role/relay: no AWS credentials: .*set AWS_PROFILE"):
         credentials.get_frozen_credentials()
 
 

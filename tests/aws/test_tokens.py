@@ -22,7 +22,7 @@ HOST = "orders.abc123.eu-west-1.rds.amazonaws.com"
 
 
 def opened(token: str) -> str:
-    """Return the request in a token of MSK."""
+    """Return the request in an MSK token."""
     return base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
 
 
@@ -92,16 +92,14 @@ def test_what_has_no_credentials_no_region_or_no_answer_says_so(monkeypatch: pyt
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL_STS", f"http://{NOBODY}")
         for make in (lambda: DatabaseTokens(role).make(HOST, 3306, "relay"), lambda: broker_tokens(role).make()):
-            with pytest.raises(
-                Unavailable, match=r"no AWS credentials for a token of .* now: .*Could not connect"
-            ) as no:
+            with pytest.raises(Unavailable, match=r"no AWS credentials for an .* token now: .*Could not connect") as no:
                 make()
             assert not isinstance(no.value, Refused)
     with pytest.raises(ConfigError, match="no region"):
         DatabaseTokens(AwsIdentity()).make(HOST, 3306, "relay")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    with pytest.raises(Refused, match=r"no AWS credentials for a token of RDS: .*set AWS_PROFILE"):
+    with pytest.raises(Refused, match=r"no AWS credentials for an RDS token: .*set AWS_PROFILE"):
         DatabaseTokens(AwsIdentity(REGION)).make(HOST, 3306, "relay")
-    with pytest.raises(Refused, match=r"no AWS credentials for a token of MSK: .*set AWS_PROFILE"):
+    with pytest.raises(Refused, match=r"no AWS credentials for an MSK token: .*set AWS_PROFILE"):
         broker_tokens(AwsIdentity(REGION, role_session_name=unique)).make()

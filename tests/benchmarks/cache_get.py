@@ -1,6 +1,6 @@
 """Measures how long a read through the cache takes that finds its value, against a bare GET of the same value.
 
-On Redis and on memcached, in one thread, one key a call. A bare GET knows nothing of invalidations: the cache reads
+On Redis and on memcached, in one thread, one key a call. A bare GET ignores invalidations: the cache reads
 the generation, too, and asks the server whether it still is the primary, in the same round trip.
 """
 

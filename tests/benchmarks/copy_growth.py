@@ -51,15 +51,15 @@ def _run(name: str, items: Mapping[str, range], which: str) -> Benchmark:
         for table, rows in _TABLES.items():
             first = batches[table].get(0)
             _apply(tables[table])(first)
-            _fill(session, delta.table(f"{folder}/{table}/orders/orders"), rows)
+            _fill(session, delta.table(f"{folder}/{table}/orders/orders/_relay_rows"), rows)
             batches[table].written.clear()
         contenders: dict[str, Callable[[], float]] = {}
         for table, rows in _TABLES.items():
-            plain = f"{folder}/plain_{table}"
+            plain = delta.table(f"{folder}/plain_{table}")
             create(session, plain)
-            _fill_plain(session, delta.table(plain), rows)
+            _fill_plain(session, plain, rows)
             contenders |= in_batches(
-                batches[table], {table: _apply(tables[table]), f"plain {table}": partial(merge, path=plain)}
+                batches[table], {table: _apply(tables[table]), f"plain {table}": partial(merge, name=plain)}
             )
         rates = {table: median(found) for table, found in in_turn(ROUNDS, contenders).items()}
         seen = session.read.format("delta").load(f"{folder}/large/orders/orders").count()

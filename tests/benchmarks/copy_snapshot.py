@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from relay.change import Change, Images, Operation, Snapshot
 from relay.services.postgres import PostgresServer
 from spark_consumers.copy import TableCopies
+from spark_consumers.sinks import delta
 from spark_consumers.sinks.postgres import PostgresDatabase
 from spark_consumers.sinks.postgres_copy import PostgresTable
 from tests.benchmarks import copy_delta, copy_postgres
@@ -29,9 +30,10 @@ def run() -> list[Benchmark]:
 
 def _in_delta(session: SparkSession) -> Benchmark:
     with tempfile.TemporaryDirectory() as folder:
-        ours, plain, again = copies(f"{folder}/ours"), f"{folder}/plain", f"{folder}/again"
-        for path in (plain, again):
-            copy_delta.create(session, path)
+        ours = copies(f"{folder}/ours")
+        plain, again = (delta.table(f"{folder}/{name}") for name in ("plain", "again"))
+        for name in (plain, again):
+            copy_delta.create(session, name)
         batches = Snapshotted(session, range(ROWS))
         contenders = {
             "ours": lambda batch: apply(ours, batch),

@@ -17,13 +17,15 @@ from relay.dynamodb.records import RecordFormat
 from relay.gtid import parse
 from relay.mysql import connection
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.transactions import ShardTransactions
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.tables import Table, lay_out
 from relay.table import TableSchema
-from relay.vitess.events import EventKind, ShardEvents
+from relay.vitess.client import EventKind, Vtgate
+from relay.vitess.events import ShardEvents
+from relay.vitess.moved_tables import TableMoves
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import READ_AT_ONCE
@@ -97,8 +99,9 @@ def vitess(rows: int) -> Fed:
         tables.append(lay_out("s", name, columns, primary))
         return tables[-1]
 
+    settings = VStreamSettings("shop", page_bytes=1 << 40)
     followed = FollowedTables("", lambda _: True, lambda _: {}, lambda: True)
-    known = Tables(layout, {}, followed=followed)
+    known = Tables(layout, {}, followed=followed, moves=TableMoves(Vtgate(""), shard, settings, {}))
 
     def join_answers() -> list[bytes]:
         """Return several small answers as one, as the stream reads them. The core parses and makes changes at once."""
@@ -106,7 +109,6 @@ def vitess(rows: int) -> Fed:
         return [b"".join(answers[first : first + at_once]) for first in range(0, len(answers), at_once)]
 
     def change(joined: list[bytes]) -> list[Change] | ChangeParts:
-        settings = VStreamSettings("shop", page_bytes=1 << 40)
         events = ShardEvents(shard, settings, known, VStreamPosition("MariaDB/0-1-10"), floor=0, clock=time.time)
         for answer in joined:
             if not events.read_whole(answer):

@@ -74,7 +74,7 @@ _TUNED = {
 
 
 TUNED = "Debezium tuned, in a warm JVM, not transactional, JSON without schemas"
-"""What a note says of it."""
+"""What a note says about it."""
 
 
 def mariadb_settings(mariadb: MariaDB, database: str, broker: KafkaBroker) -> dict[str, str]:
@@ -101,6 +101,8 @@ class ConnectWorker(EmbeddedServer):
 
     name: ClassVar[str] = "connect"
     start_timeout: ClassVar[float] = 120.0
+    program: ClassVar[JarSet] = _WORKER
+    heap: ClassVar[tuple[str, ...]] = ("-Xms1g", "-Xmx2g")
 
     def __init__(self, connector: str, servers: str) -> None:
         super().__init__()
@@ -116,14 +118,14 @@ class ConnectWorker(EmbeddedServer):
         return self.folder / "worker.properties"
 
     def _prepare(self) -> None:
-        connector = CONNECTORS[self._connector]
-        fetched(connector)
         plugins = self.folder / "plugins"
         plugins.mkdir(exist_ok=True)
-        link = plugins / connector.name
-        if not link.exists():
-            link.symlink_to(connector.folder)
-        settings = _SETTINGS | {
+        for connector in self._plugins():
+            fetched(connector)
+            link = plugins / connector.name
+            if not link.exists():
+                link.symlink_to(connector.folder)
+        settings = self._worker_settings() | {
             "bootstrap.servers": self._servers,
             "listeners": self.address,
             "plugin.path": str(plugins),
@@ -131,21 +133,21 @@ class ConnectWorker(EmbeddedServer):
         }
         self._settings_file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
+    def _plugins(self) -> list[JarSet]:
+        return [CONNECTORS[self._connector]]
+
+    def _worker_settings(self) -> dict[str, str]:
+        return _SETTINGS
+
     def _command(self) -> list[str]:
-        classpath = ":".join(map(str, fetched(_WORKER)))
+        classpath = ":".join(map(str, fetched(self.program)))
         # With all its compilers, as it is meant to run.
-        java = [
-            str(find_java()),
-            "-Xms1g",
-            "-Xmx2g",
-            "-XX:+UseParallelGC",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        ]
+        java = [str(find_java()), *self.heap, "-XX:+UseParallelGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return [*java, "-cp", classpath, "org.apache.kafka.connect.cli.ConnectStandalone", str(self._settings_file)]
 
     def _ready(self) -> bool:
         try:
-            self._ask("GET", "/connectors")
+            self.ask("GET", "/connectors")
         except (OSError, RelayError):
             return False
         return True
@@ -165,14 +167,14 @@ class ConnectWorker(EmbeddedServer):
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
         with closing(Watch(self._servers, topic, expected, self.process)) as watch:
             watch.start()
-            self._ask("POST", "/connectors", {"name": prefix, "config": config, "initial_state": "STOPPED"})
+            self.ask("POST", "/connectors", {"name": prefix, "config": config, "initial_state": "STOPPED"})
             if offset is not None:
                 offsets = [{"partition": {"server": prefix}, "offset": offset}]
                 self._patient("PATCH", f"/connectors/{prefix}/offsets", {"offsets": offsets})
-            self._ask("PUT", f"/connectors/{prefix}/resume")
+            self.ask("PUT", f"/connectors/{prefix}/resume")
             self._wait(watch, prefix)
             first, last = watch.ends()
-            self._ask("DELETE", f"/connectors/{prefix}")
+            self.ask("DELETE", f"/connectors/{prefix}")
         seen = count_committed({"bootstrap.servers": self._servers}, topic)
         admin.delete_topics([topic])[topic].result(30)
         return Run.between(first, last, expected, seen)
@@ -181,7 +183,7 @@ class ConnectWorker(EmbeddedServer):
         """Wait until all rows have come. Raises ``RelayError`` if the connector fails, or takes too long."""
         deadline = time.monotonic() + _PATIENCE
         while not watch.is_complete:
-            tasks = self._ask("GET", f"/connectors/{name}/status")["tasks"]
+            tasks = self.ask("GET", f"/connectors/{name}/status")["tasks"]
             failed = [task["trace"] for task in tasks if task["state"] == "FAILED"]
             if failed or not self.alive or time.monotonic() > deadline:
                 why = failed[0] if failed else f"not all rows came: {self.process.log_tail()}"
@@ -192,14 +194,14 @@ class ConnectWorker(EmbeddedServer):
         """Ask until the connector has stopped, which its first state is only in a moment."""
         for _ in range(100):
             try:
-                self._ask(method, path, body)
+                self.ask(method, path, body)
                 return
             except RelayError as error:
                 problem = error
                 time.sleep(0.1)
         raise problem
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
+    def ask(self, method: str, path: str, body: object = None) -> Any:
         data = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.address}{path}", data, headers, method=method)

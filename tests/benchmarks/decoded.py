@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
 from relay.change import Change
+from relay.config.spark import SparkConfig
 from relay.kafka.group_offsets import Offsets
 from relay.kafka.topic_writer import TopicWriter
 from relay.table import TableSchema
@@ -43,8 +44,8 @@ def writer_of(table: TableSchema) -> TopicWriter:
 
 
 @contextmanager
-def spark() -> Iterator[SparkSession]:
-    session = open_session("bench", delta=True, memory="4g")
+def spark(conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    session = open_session("bench", delta=True, spark=SparkConfig(conf=dict(conf or {})), memory="4g")
     try:
         yield session
     finally:

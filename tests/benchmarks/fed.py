@@ -10,7 +10,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -21,6 +21,7 @@ from relay.avro.registry import open_schemas
 from relay.change import Change, Transaction
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
+from relay.engine.connected_sources import ConnectedSources
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.kafka import topics
@@ -28,7 +29,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.observe.observer import Observer
 from relay.records import Shard, StreamId
-from relay.source import Opening, Page, ShardReader, StartingPoints
+from relay.source import LastPage, Opening, Page, PageCounts, ShardReader, StartingPoints
 from relay.table import TableSchema
 from relay.token import EventToken
 from tests.benchmarks.changes import STREAM, TABLE, change
@@ -100,6 +101,9 @@ class FedSource:
 
     def reload(self, entry: Any) -> None:
         """It has no settings to change."""
+
+    def has_keys(self, tables: Set[str]) -> None:
+        """Nothing is left out."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -186,10 +190,9 @@ class FedReader:
             # A backlog is old, or its first page would count as caught up.
             progress=begun if feed.per_second else 1_700_000_000.0,
             begun=begun,
-            records=size,
-            size=sum(len(str(one.new)) + len(str(one.old)) for one in changes),
-            full=not feed.per_second,
-            finished=self._next >= end,
+            counts=PageCounts(size, sum(len(str(one.new)) + len(str(one.old)) for one in changes)),
+            pause=None if feed.per_second else 0.0,
+            end=LastPage() if self._next >= end else None,
         )
 
 
@@ -203,12 +206,14 @@ def main(text: str) -> None:
     outboxes = TopicWriters(lambda _: outbox, [TABLE])
     source = FedSource(feed)
     live = feed.per_second > 0
+    reloaded = ReloadedConfig(config, lambda: config)
     worker = Worker(
         KafkaSettings.from_config(config),
         {STREAM: source},
         outboxes,
         observer=Observer(feed.name),
-        config=ReloadedConfig(config, lambda: config),
+        config=reloaded,
+        connections=ConnectedSources(reloaded),
         until_caught_up=not live,
     )
     if live:

@@ -17,9 +17,9 @@ from typing import Any
 import orjson
 
 from relay.change import Change
-from relay.dynamodb import describe
+from relay.dynamodb.describe import TableCalls
 from relay.dynamodb.records import RecordFormat
-from relay.dynamodb.session import StreamSession
+from relay.dynamodb.stream_calls import StreamSession
 from relay.dynamodb.values import image_json
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.harness import Benchmark, in_turn, median, pin
@@ -42,7 +42,7 @@ def run() -> Benchmark:
 
 
 def _run(url: str) -> Benchmark:
-    _, streams = describe.clients(source(url, "orders"))
+    streams = TableCalls(source(url, "orders")).streams
     session = StreamSession(streams, ARN)
     stock = stock_client("dynamodbstreams", url)
     record_format = RecordFormat(TABLE, "orders/2026-01-01T00:00:00.000/shardId-00000001700000000000-0123abcd")

@@ -25,12 +25,13 @@ from relay.config import load
 from relay.demo.dynamodb_orders import create_table, workload
 from relay.demo.orders import TABLE
 from relay.demo.report import acknowledged, percentile
-from relay.demo.sql_orders import DEFINITION, SQLWriter, Statements
-from relay.demo.truth import PublishedChange
+from relay.demo.sql_orders import DEFINITION, SQLTable, SQLWriter
+from relay.demo.truth import changed_item
 from relay.demo.watching import BatchLog, TopicWatch
-from relay.demo.workload import CACHE_KEY, Planned, Workload
+from relay.demo.workload import CACHE_KEY, Item, RecordedWrite, Workload
 from relay.errors import RelayError
 from relay.kafka import topics
+from relay.kafka.changes import ReceivedChange
 from relay.process.managed import ManagedProcess
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
@@ -42,11 +43,11 @@ from tests.services.brokers import OptimisedBroker
 SECONDS = 30.0
 WARM_UP = 10.0
 _DATABASE = "shop"
-_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 def run() -> list[Benchmark]:
-    os.environ.update(_CREDENTIALS)
+    os.environ.update(CREDENTIALS)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(OptimisedBroker())
@@ -56,12 +57,13 @@ def run() -> list[Benchmark]:
         stack.callback(client.close)
 
         def on_dynamodb(name: str) -> _Result:
-            return _Phase(folder, name, _DynamoDBTable(client, name, dynamodb), broker, redis).run()
+            result: _Result = Phase(folder, name, DynamoDBTable(client, name, dynamodb), broker, redis).run()
+            return result
 
         before, cache = on_dynamodb("noop-before"), on_dynamodb("cache-dynamodb")
         tuned = on_dynamodb("noop-tuned")
         mariadb = stack.enter_context(MariaDB())
-        binlog = _Phase(folder, "cache-binlog", _MariaDBTable(mariadb), broker, redis).run()
+        binlog = Phase(folder, "cache-binlog", MariaDBTable(mariadb), broker, redis).run()
         after = on_dynamodb("noop-after")
     results = (before, cache, tuned, binlog, after)
     floors = percentile(before.to_batch, 50), percentile(after.to_batch, 50)
@@ -98,7 +100,7 @@ def run() -> list[Benchmark]:
 class _Result:
     """Latencies of the changes after the warm-up, in ms."""
 
-    def __init__(self, written: int, events: list[PublishedChange]) -> None:
+    def __init__(self, written: int, events: list[ReceivedChange]) -> None:
         self.written = written
         self.seen = len({event.event_id for event in events})
         self.to_topic: list[float] = []
@@ -117,7 +119,7 @@ class _Result:
         )
 
 
-class _DynamoDBTable:
+class DynamoDBTable:
     """A table in DynamoDB Local. ``name``: as its topic has it."""
 
     def __init__(self, client: Any, name: str, server: DynamoDBLocal) -> None:
@@ -130,11 +132,11 @@ class _DynamoDBTable:
         source = {"name": "orders", "type": "dynamodb", "table": self.name, "region": "us-east-1"}
         return {**source, "endpoint_url": self._endpoint_url}
 
-    def workload(self, **options: Any) -> Workload:
+    def new_workload(self, **options: Any) -> Workload:
         return workload(self._client, self.name, **options)
 
 
-class _MariaDBTable:
+class MariaDBTable(SQLTable):
     """A table in MariaDB, whose binlog the relay reads from here on."""
 
     name = TABLE
@@ -142,11 +144,11 @@ class _MariaDBTable:
     def __init__(self, server: MariaDB) -> None:
         self._server = server
         server.execute(f"CREATE DATABASE {_DATABASE}")
-        with closing(self._connect()) as connection, connection.cursor() as cursor:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(DEFINITION)
         self._start = server.gtid
 
-    def _connect(self) -> Any:
+    def connect(self) -> Any:
         return self._server.connect(database=_DATABASE)
 
     def source(self) -> dict[str, Any]:
@@ -161,26 +163,25 @@ class _MariaDBTable:
             "start": {"gtid": {"-": f"MariaDB/{self._start}"}},
         }
 
-    def workload(self, **options: Any) -> Workload:
-        return Workload(partial(_Writer, self._connect), **options)
+    def new_workload(self, **options: Any) -> Workload:
+        return Workload(partial(SQLWriter, self), **options)
 
 
-class _Writer(SQLWriter):
-    """Writes to MariaDB."""
-
-    def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
-        started = time.time()
-        self.run_all(list(statements(TABLE, planned)), in_transaction=in_transaction)
-        self.record(started, *planned)
-
-
-class _Phase:
-    """A new table, a relay and one consumer."""
+class Phase:
+    """A new table, a relay and one consumer. ``engine``: of the cache."""
 
     def __init__(
-        self, folder: Path, name: str, table: _DynamoDBTable | _MariaDBTable, broker: KafkaBroker, redis: RedisServer
+        self,
+        folder: Path,
+        name: str,
+        table: DynamoDBTable | MariaDBTable,
+        broker: KafkaBroker,
+        redis: RedisServer,
+        engine: str = "spark",
     ) -> None:
         self.name = name
+        self.engine = engine
+        self.redis = redis
         self.table = table
         self.folder = folder / name
         self.folder.mkdir()
@@ -191,15 +192,16 @@ class _Phase:
         self.path.write_text(yaml.safe_dump(config))
         self.config = load(self.path)
 
-    def run(self) -> _Result:
+    def run(self) -> Any:
         with ExitStack() as stack:
             self._start(stack, "relay", "-m", "relay.cli", "run", str(self.path))
             admin = topics.connect(self.config)
             wanted = {topic.name for topic in topics.required(self.config, [self.table.name])}
-            _wait(lambda: wanted <= admin.list_topics(timeout=10).topics.keys())
+            wait(lambda: wanted <= admin.list_topics(timeout=10).topics.keys())
             checkpoint = str(self.folder / "checkpoint")
             if self.name.startswith("cache"):
-                command = ["-m", "relay.cli", "consume", "cache", str(self.path), "--checkpoint", checkpoint]
+                command = ["-m", "relay.cli", "consume", "cache", str(self.path), "--engine", self.engine]
+                command += ["--checkpoint", checkpoint] if self.engine == "spark" else []
             else:
                 command = ["-m", "tests.benchmarks.noop_consumer", str(self.path), checkpoint]
                 command += ["--tuned"] if self.name == "noop-tuned" else []
@@ -210,23 +212,28 @@ class _Phase:
             batches = BatchLog(consumer.log, topic)
             return self._measure(watch, batches)
 
-    def _measure(self, watch: TopicWatch, batches: BatchLog) -> _Result:
-        writing = self.table.workload(writers=2, customers=10, pause=0.12)
+    def write(self, watch: TopicWatch, batches: BatchLog) -> tuple[float, dict[Item, list[RecordedWrite]]]:
+        """Write until all of it is on the topic and applied. Return when that began, and what was written."""
+        writing = self.table.new_workload(writers=2, customers=10, pause=0.12)
         writing.warm_up()
-        _wait(lambda: batches.refresh().batches > 0)
+        wait(lambda: batches.refresh().batches > 0)
         begun = time.time()
         writing.start()
         time.sleep(SECONDS)
         history = writing.stop()
         written = sum(map(len, history.values()))
-        _wait(lambda: len(watch.changes) >= written)
-        _wait(lambda: batches.refresh().has_reached(dict(watch.ends)))
+        wait(lambda: len(watch.changes) >= written)
+        wait(lambda: batches.refresh().has_reached(dict(watch.ends)))
+        return begun, history
+
+    def _measure(self, watch: TopicWatch, batches: BatchLog) -> Any:
+        begun, history = self.write(watch, batches)
         watch.stop()
-        result = _Result(written, watch.changes)
+        result = _Result(sum(map(len, history.values())), watch.changes)
         result.rows += [rows for applied, rows in batches.times if applied > begun + WARM_UP]
-        by_item: dict[Any, list[PublishedChange]] = {}
+        by_item: dict[Any, list[ReceivedChange]] = {}
         for event in sorted(watch.changes, key=lambda e: (e.partition, e.offset)):
-            by_item.setdefault(event.item, []).append(event)
+            by_item.setdefault(changed_item(event), []).append(event)
         for event_id, commit in acknowledged(history, by_item).items():
             if commit < begun + WARM_UP:
                 continue
@@ -243,14 +250,14 @@ class _Phase:
         process = ManagedProcess(
             [sys.executable, *arguments],
             self.folder / f"{name}.log",
-            {**_CREDENTIALS, "RELAY_STATE": str(self.folder / "state")},
+            {**CREDENTIALS, "RELAY_STATE": str(self.folder / "state")},
         )
         process.start()
         stack.callback(process.stop, 20.0)
         return process
 
 
-def _wait(done: Callable[[], bool], timeout: float = 120.0) -> None:
+def wait(done: Callable[[], bool], timeout: float = 300.0) -> None:
     deadline = time.monotonic() + timeout
     while not done():
         if time.monotonic() > deadline:

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -106,10 +106,10 @@ class _Started:
             if (now := self._size()) != size:
                 size, since = now, time.monotonic()
         self.bytes = size
-        with closing(read_checkpoints(self.config.kafka.client(), self.config.internal("checkpoints"))) as view:
-            self.left = view.records
-            if len(view.of(_BUSY).checkpoints) != min(self.count, BUSY_SHARDS):
-                raise RelayError(f"{self.table}: the checkpoints of some shards are missing")
+        view = read_checkpoints(self.config.kafka.client(), self.config.internal("checkpoints"))
+        self.left = view.records
+        if len(view.of(_BUSY).checkpoints) != min(self.count, BUSY_SHARDS):
+            raise RelayError(f"{self.table}: the checkpoints of some shards are missing")
 
     def start(self) -> float:
         """Write an item, start the relay, and return the seconds until its change is on the topic."""

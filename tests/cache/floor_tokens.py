@@ -1,4 +1,4 @@
-"""Tokens of one position for tests of floors, and what these say of them."""
+"""Tokens of one position for tests of floors, and what these say about them."""
 
 from __future__ import annotations
 

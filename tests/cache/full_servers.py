@@ -11,7 +11,7 @@ from relay.cache import ConditionalWrite, MemcachedStore
 from relay.errors import StoreFull
 from relay.services.memcached import MemcachedServer
 from relay.services.redis import RedisServer
-from tests.cache.redis_groups import Cluster, cluster, command
+from tests.cache.redis_groups import Cluster, RedisSentinel, cluster, command
 
 
 class Fillable(Protocol):
@@ -42,6 +42,12 @@ class OneOfACluster(OneRedis):
         self.url = servers.url
 
 
+class BehindSentinel(OneRedis):
+    def __init__(self, server: RedisServer, sentinel: RedisSentinel) -> None:
+        super().__init__(server)
+        self.url = f"redis+sentinel://{sentinel.address}/cache"
+
+
 class OneMemcached:
     """Evicts nothing. Its items are of many sizes, each of which has memory of its own."""
 
@@ -65,10 +71,13 @@ class OneMemcached:
 
 @contextmanager
 def fillable(kind: str) -> Iterator[Fillable]:
-    """Start a server: ``memcached``, ``cluster``, or a Redis with a policy."""
+    """Start a server: ``memcached``, ``sentinel``, ``cluster``, or a Redis with a policy."""
     if kind == "memcached":
-        with MemcachedServer(options={"memory-limit": "2", "disable-evictions": ""}) as server:
-            yield OneMemcached(server)
+        with MemcachedServer(options={"memory-limit": "2", "disable-evictions": ""}) as memcached:
+            yield OneMemcached(memcached)
+    elif kind == "sentinel":
+        with RedisServer() as primary, RedisSentinel(primary) as sentinel:
+            yield BehindSentinel(primary, sentinel)
     elif kind == "cluster":
         with cluster(node_timeout=60.0) as servers:
             yield OneOfACluster(servers)

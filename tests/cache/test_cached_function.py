@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -197,7 +197,7 @@ def test_a_key_that_several_arguments_have_is_not_loaded(cache: TokenCache) -> N
 def test_a_key_that_cannot_be_read_back_is_an_error_that_says_why(cache: TokenCache) -> None:
     with pytest.raises(ConfigError, match=r"annotate its parameter name as one of str, int, float"):
         cached(cache, key="user:{name}")(lambda name: 1).load_many({"user:ada": None})
-    with pytest.raises(ConfigError, match="makes its cache keys by a function"):
+    with pytest.raises(ConfigError, match="computes its cache keys with a function"):
         cached(cache, key=lambda name: f"user:{name}")(lambda name: 1).load_many({"user:ada": None})
 
 
@@ -331,6 +331,16 @@ def test_a_number_that_is_not_annotated_is_cached_under_the_text_that_its_row_sh
     item = cached(cache, key="item:{id}")(lambda id: rows.read(id))
     assert [item(spelling) for spelling in ("7", "7", "7.0", "7.0")] == [{"id": {"N": "7"}}] * 4
     assert rows.reads == 3
+
+
+@pytest.mark.parametrize("shown", [date(2024, 2, 9), "2024-02-09"])
+def test_a_row_of_a_day_is_not_cached_under_a_time_of_that_day(cache: TokenCache, shown: Any) -> None:
+    """I6: databases find the DATE by midnight, and its changes invalidate the key of the day."""
+    rows = Rows(**{"2024-02-09 00:00:00+00:00": {"day": shown}})
+    day = cached(cache, key="day:{day}")(lambda day: rows.read(str(day)))
+    for _ in range(2):
+        assert day(datetime(2024, 2, 9, tzinfo=UTC)) == {"day": "2024-02-09"}
+    assert rows.reads == 2
 
 
 # -- coroutines ---------------------------------------------------------------------------------------------

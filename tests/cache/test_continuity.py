@@ -9,6 +9,7 @@ import pytest
 
 from relay.cache import Invalidator, generation_key
 from relay.cache.continuity import Continuity, Offsets
+from relay.errors import ConfigError
 from relay.kafka.created_again import NO_ID
 from tests.cache.tight import TightStore
 
@@ -58,7 +59,7 @@ def applied(namespace: Namespace) -> Namespace:
 
 
 def test_a_namespace_of_which_nothing_is_known_is_invalidated(namespace: Namespace) -> None:
-    assert namespace.starts(at(0, 0)) == "how far it was invalidated is not known"
+    assert namespace.starts(at(0, 0)) == "how far it was invalidated is unknown"
     assert namespace.starts(at(0, 0)) is None
 
 
@@ -79,6 +80,13 @@ def test_a_consumer_that_starts_past_the_last_one_invalidates_the_namespace(appl
 
 def test_a_partition_that_was_added_and_is_read_from_its_beginning_is_not_a_reason(applied: Namespace) -> None:
     assert applied.starts(at(50, 60, 0), ends={"orders": {"0": 100, "1": 100, "2": 5}}) is None
+
+
+def test_where_offsets_may_be_those_of_another_cache_a_store_that_knows_nothing_is_refused(applied: Namespace) -> None:
+    """I6: a store that has lost its last writes, such as after a failover, is invalidated as ever."""
+    assert applied.consumer(keys="more").begin(IDS, at(50, 60), ENDS, "of another cache") is not None
+    with pytest.raises(ConfigError, match="of another cache"):
+        Namespace().consumer().begin(IDS, at(50, 60), ENDS, "of another cache")
 
 
 def test_other_cache_keys_invalidate_the_namespace_back_and_forth(applied: Namespace) -> None:
@@ -161,5 +169,5 @@ def test_a_consumer_goes_on_where_a_full_store_cannot_note_it_and_its_next_start
     applied.store.refused = {"shop{applied.r}"}
     running.advance(at(70, 60))
     applied.store.refused = set()
-    assert applied.starts(at(70, 60)) == "how far it was invalidated is not known"
+    assert applied.starts(at(70, 60)) == "how far it was invalidated is unknown"
     assert applied.starts(at(70, 60)) is None

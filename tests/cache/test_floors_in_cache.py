@@ -105,7 +105,7 @@ def test_the_floors_go_with_a_tombstone_for_which_there_is_no_room(replicated: R
 
 
 def test_floors_that_could_not_be_raised_are_gone(replicated: Replicated) -> None:
-    """I6: they know nothing of the change, whose tombstone expires."""
+    """I6: they do not cover the change, whose tombstone expires."""
     replicated.change(4)
     replicated.change(6)
     replicated.store.refused = {floors_key("shop")}
@@ -171,7 +171,7 @@ class Recording(MemoryStore):
 
 
 def test_a_change_is_announced_before_its_tombstone_is_written() -> None:
-    """I6: else it could be evicted before any floor knows of the change."""
+    """I6: else it could be evicted before any floor covers the change."""
     store = Recording()
     Invalidator(store, "shop").apply([("k", token(1))])
     assert store.written[0] == floors_key("shop")

@@ -33,7 +33,7 @@ KEYS = [f"k{number}" for number in range(30)]
 TOKEN = EventToken(100, "orders/stream/1", "DynamoDB/5")
 
 
-@pytest.fixture(scope="module", params=["noeviction", "volatile-lru", "memcached", "cluster"])
+@pytest.fixture(scope="module", params=["noeviction", "volatile-lru", "memcached", "sentinel", "cluster"])
 def started(request: pytest.FixtureRequest) -> Iterator[Fillable]:
     with fillable(request.param) as server:
         yield server

@@ -90,6 +90,6 @@ def test_a_version_without_the_meta_commands_is_refused(scripted: list[ScriptedM
     scripted.append(ScriptedMemcached([], lambda line: b"VERSION 1.5.22\r\n"))
     with (
         MemcachedStore(f"memcached://{scripted[0].host}") as store,
-        pytest.raises(RelayError, match=r"1\.5\.22: it has to be 1\.6\.18 or newer"),
+        pytest.raises(RelayError, match=r"1\.5\.22: it must be 1\.6\.18 or newer"),
     ):
         store.generation("ns{generation}")

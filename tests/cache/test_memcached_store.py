@@ -98,8 +98,8 @@ def test_a_value_that_is_too_large_is_not_stored_and_nothing_is_lost(
             for _ in range(2):
                 assert cache.get_or_load("k", constant(large)) == Cached(large, Outcome.DROPPED)
         [said] = caplog.messages
-        assert "an item of shop:k takes 1049" in said
-        assert "takes items of 1048576 bytes (its option -I)" in said
+        assert "the item shop:k takes 1049" in said
+        assert "accepts only 1048576 (option -I)" in said
         # What another reader meets is the tombstone, and no lease to wait for.
         [stored], _ = store.read([entry_key("shop", "k")], generation_key("shop"))
         entry = decode(stored.meta) if stored else None

@@ -70,7 +70,7 @@ def test_a_slot_that_moves_is_followed(servers: Cluster, store: RedisStore, half
 def test_a_primary_with_too_few_replicas_is_not_read_though_a_slot_of_the_call_has_moved(
     servers: Cluster, store: RedisStore
 ) -> None:
-    """I6: what it says of a write to a slot that it has handed over tells nothing of its replicas."""
+    """I6: what it says of a write to a slot that it has handed over does not show anything about its replicas."""
     first, second = (entry_key("shop", key_of_the_first(name)) for name in ("k", "l"))
     store.compare_and_set([ConditionalWrite(name, None, b"one", b"v", 60.0) for name in (first, second)])
     store.read([first, second], generation_key("shop"))

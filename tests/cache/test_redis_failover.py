@@ -200,7 +200,7 @@ def test_a_primary_that_keeps_too_few_of_its_replicas_serves_nothing_and_takes_n
 
 
 def test_a_primary_that_cannot_write_its_snapshots_serves_nothing(primary: RedisServer, store: RedisStore) -> None:
-    """I6: that is what it says of a write, also if it has too few replicas besides."""
+    """I6: that is what it says about a write, also if it has too few replicas besides."""
     cache = TokenCache(store, "shop")
     cache.get_or_load("k", constant(b"old"))
     command(primary, "CONFIG", "SET", "save", "3600 1")

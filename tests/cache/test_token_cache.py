@@ -190,6 +190,17 @@ def test_an_expired_lease_is_taken_over_and_its_fill_dropped(cache: Cache) -> No
     assert cache.get_or_load("k", Source().load) == hit(b"two")
 
 
+def test_a_lease_counts_though_the_clock_of_its_holder_is_a_little_ahead(cache: Cache) -> None:
+    seen: list[Outcome] = []
+
+    def behind() -> None:
+        cache.now -= cache.lease_ttl / 2
+        seen.append(cache.get_or_load("k", Source(value=b"two").load).outcome)
+
+    assert cache.get_or_load("k", Source(meanwhile=behind).load).outcome is Outcome.FILLED
+    assert seen == [Outcome.MISS]
+
+
 def test_no_reader_waits_for_a_lease_from_a_clock_far_ahead(cache: Cache) -> None:
     def behind() -> None:
         cache.now -= 3600.0

@@ -1,4 +1,4 @@
-"""From the URL of a store to the store, and what ``relay check`` says of it."""
+"""From the URL of a store to the store, and what ``relay check`` says about it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_kind_of_store_passes_its_check_and_nothing_is_written(
 @pytest.mark.services
 def test_a_cluster_that_is_named_like_a_single_redis_is_reported(redis_cluster_server: Any) -> None:
     url = f"redis://127.0.0.1:{redis_cluster_server.primaries[0].port}"
-    with pytest.raises(Unavailable, match=r"is a cluster .*write redis\+cluster:// in its URL"):
+    with pytest.raises(Unavailable, match=r"is a cluster .*use redis\+cluster:// or rediss\+cluster:// in its URL"):
         _check_store(url, "n")
 
 

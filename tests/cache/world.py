@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from relay.cache import Cached, Invalidator, LoadedValue, Outcome, Store, TokenCache, is_fresher
+import pytest
+
+from relay.cache import Cached, Invalidator, LoadedValue, Outcome, Store, TokenCache, is_fresher, token_cache
 from relay.cache.entry import Tokens, decode
 from relay.cache.store import entry_key, floors_key, generation_key
 from relay.errors import Unavailable
@@ -217,12 +220,19 @@ class World:
                 lease_wait=0.01,
                 clock=lambda: steps.call(lambda: self.now, steps=False),
                 sleep=lambda _: steps.call(lambda: None),
-                nonce=lambda: steps.call(lambda: next(self._nonces), steps=False),
             )
-            return cache.get_many(keys, partial(self._load, steps, number))
+            with self._nonces_of(steps):
+                return cache.get_many(keys, partial(self._load, steps, number))
 
         applied_before = dict(self.applied)
         return Actor(steps, body=read, done=partial(self._served, applied_before, store.floors))
+
+    @contextmanager
+    def _nonces_of(self, steps: Steps) -> Iterator[None]:
+        """Let a cache write the same nonces each time its steps are run again."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(token_cache, "_nonce", lambda: steps.call(lambda: next(self._nonces), steps=False))
+            yield
 
     def _load(self, steps: Steps, number: int, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Read the rows of each key, one shard after the other, so that writes come between."""
@@ -298,9 +308,9 @@ class World:
                 self.namespace,
                 tombstone_ttl=TOMBSTONE_TTL,
                 clock=lambda: steps.call(lambda: self.now, steps=False),
-                nonce=lambda: steps.call(lambda: next(self._nonces), steps=False),
             )
-            return cache.invalidate(key)
+            with self._nonces_of(steps):
+                return cache.invalidate(key)
 
         before = {row: at for row, at in self.rows.versions(self.rows.ends()).items() if row[0] == key}
 

@@ -37,6 +37,11 @@ def test_what_is_written_passes_the_check_without_connections(
     assert checked.exit_code == 0, checked.output
 
 
+def test_the_next_commands_can_be_copied_whatever_the_file_is_called(tmp_path: Path) -> None:
+    said = relay("init", tmp_path / "my relay.yaml", *DYNAMODB).stdout
+    assert f"next: relay check '{tmp_path}/my relay.yaml', then relay run '{tmp_path}/my relay.yaml'" in said
+
+
 def test_every_key_that_is_commented_out_is_one_of_the_config(monkeypatch: pytest.MonkeyPatch) -> None:
     for options in (DYNAMODB, MYSQL, VITESS):
         text = relay("init", "-", *options).stdout
@@ -69,7 +74,7 @@ def test_a_file_is_replaced_only_by_force(tmp_path: Path) -> None:
     file.write_text("mine")
     result = relay("init", file, *DYNAMODB)
     assert result.exit_code == 2
-    assert errors(result) == [f"{file}: exists already: give another name, or --force to replace it"]
+    assert errors(result) == [f"{file}: already exists: choose another name, or replace it with --force"]
     assert file.read_text() == "mine"
     assert relay("init", file, *DYNAMODB, "--force").exit_code == 0
     assert "table: orders" in file.read_text()
@@ -84,10 +89,10 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "give --type, --kafka, or run it on a terminal, where it asks for them"),
-        (("--type", "mysql", "--kafka", "k:1"), "give --server, --database, --user, or run it on a terminal"),
-        ((*DYNAMODB, "--vtgate", "x:1"), "--vtgate: is not for a source of type dynamodb"),
-        ((*VITESS, "--region", "eu-west-1"), "--region: is not for a source of type vitess"),
+        ((), "give --type, --kafka, or run `relay init` on a terminal, where it asks for them"),
+        (("--type", "mysql", "--kafka", "k:1"), "give --server, --database, --user, or run `relay init` on a terminal"),
+        ((*DYNAMODB, "--vtgate", "x:1"), "--vtgate: does not apply to a source of type dynamodb"),
+        ((*VITESS, "--region", "eu-west-1"), "--region: does not apply to a source of type vitess"),
         ((*DYNAMODB, "--cache", "redis://h"), "--cache: needs --look"),
         ((*DYNAMODB, "--http", "x:99999"), "--http: 'x:99999' is not an address to listen on"),
         ((*DYNAMODB, "--copy", "nonsense"), "--copy nonsense: must start with delta:// or "),
@@ -96,7 +101,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         ((*MYSQL, "--server", "db1"), "--server: 'db1' is not an address to connect to"),
         ((*VITESS, "--vtgate", "v"), "--vtgate: 'v' is not an address to connect to"),
         ((*DYNAMODB, "--copy", "postgresql//u:p@h/d"), "--copy: "),
-        ((*DYNAMODB, "--log", "~/log"), "--log ~/log: ~ is not replaced by a home folder"),
+        ((*DYNAMODB, "--log", "~/log"), "--log ~/log: ~ does not stand for a home folder here"),
         ((*DYNAMODB, "--name", "my shop"), "--name: 'my shop' may contain only letters"),
         ((*MYSQL, "--look"), "the environment variable SHOP_PASSWORD is not set"),
     ],
@@ -130,7 +135,7 @@ def test_names_are_in_the_file_as_they_are(tables: list[str], database: str, use
 
 def test_on_a_terminal_it_asks_for_what_is_missing(tmp_path: Path) -> None:
     file = tmp_path / "relay.yaml"
-    answers = ["mysql", "db1:3306, db2:3306", "shop", "app", "", "", f"file://{tmp_path}/log", "", "n"]
+    answers = ["mysql", ",", "db1:3306, db2:3306", "shop", "app", "", "", f"file://{tmp_path}/log", "", "n"]
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "relay.cli", "init", str(file)]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:

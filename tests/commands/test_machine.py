@@ -160,7 +160,7 @@ def test_a_home_folder_that_cannot_be_used_is_named_with_the_way_out(log_format:
     said = ran.stderr if log_format == "text" else json.loads(ran.stderr)["message"]
     assert ran.returncode == 3
     assert said.strip().removeprefix("relay: error: ") == (
-        f"cannot use {file}/.local/state/relay: Not a directory; RELAY_STATE may name another folder"
+        f"cannot use {file}/.local/state/relay: Not a directory; RELAY_STATE can name another folder"
     )
 
 
@@ -176,7 +176,7 @@ def test_a_home_folder_that_does_not_exist_is_named_with_the_way_out() -> None:
     assert ran.returncode == 3
     assert ran.stderr == (
         "relay: error: cannot use /proc/nobody: No such file or directory; "
-        "RELAY_STATE and RELAY_CACHE may name another folder\n"
+        "RELAY_STATE and RELAY_CACHE can name another folder\n"
     )
 
 

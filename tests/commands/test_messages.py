@@ -55,7 +55,7 @@ def test_an_endpoint_that_is_another_server_is_named_in_one_line(
         url = f"http://127.0.0.1:{server.server_port}"
         shown = relay("check", write(tmp_path / "relay.yaml", endpoint_url=url)).stdout.splitlines()
     (said,) = (line for line in shown if "source orders" in line)
-    assert f"what answers in region us-east-1 at {url} is not DynamoDB" in said
+    assert f"the server in region us-east-1 at {url} is not DynamoDB" in said
     assert "<" not in said
 
 

@@ -49,13 +49,13 @@ def test_every_client_of_kafka_gets_tokens_over_tls(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (mysql("user: u, tls: {}, password: p, iam: {}"), "stands beside `iam`"),
+        (mysql("user: u, tls: {}, password: p, iam: {}"), "conflicts with `iam`"),
         (mysql("tls: {}, iam: {}"), "needs the `user`"),
-        (mysql("user: u, iam: {}"), "sends tokens in clear text, so it needs `tls`"),
-        (mysql("user: u, tls: {}, iam: {external_id: shop}"), "`sources[0].iam.external_id`: is for a role"),
-        (change("region: us-east-1", "external_id: shop"), "is for a role: set `role_arn`"),
-        (change("region: us-east-1", "role_session_name: shop"), "is for a role: set `role_arn`"),
-        (change("producer: {}", "producer: {sasl.username: u}, iam: {}"), "stands beside `kafka.iam`"),
+        (mysql("user: u, iam: {}"), "needs `tls`, such as {ca: bundle.pem}"),
+        (mysql("user: u, tls: {}, iam: {external_id: shop}"), "`sources[0].iam.external_id`: only applies to a role"),
+        (change("region: us-east-1", "external_id: shop"), "only applies to a role: set `role_arn`"),
+        (change("region: us-east-1", "role_session_name: shop"), "only applies to a role: set `role_arn`"),
+        (change("producer: {}", "producer: {sasl.username: u}, iam: {}"), "conflicts with `kafka.iam`"),
         (change("producer: {}", "producer: {security.protocol: ssl}, iam: {}"), "must be sasl_ssl"),
     ],
 )

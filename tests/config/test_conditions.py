@@ -22,7 +22,7 @@ def test_conditions_are_by_table_and_column(file: Path) -> None:
         ("{orders: {}}", "where.orders`: must be {column: value}"),
         ("{orders: {a: 1.5}}", "where.orders.a`: must be text or an integer"),
         ("{orders: {a: true}}", "where.orders.a`: must be text or an integer"),
-        ("{other: {a: 1}}", "where.other`: is not a table of this source, which reads orders"),
+        ("{other: {a: 1}}", "where.other`: is not a table of this source; did you mean `orders`?"),
     ],
 )
 def test_a_wrong_condition_is_refused_with_its_place(file: Path, where: str, said: str) -> None:

@@ -94,7 +94,7 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
         ("region: us-east-1", "role_arn: relay",
          "9:15: `sources[0].role_arn`: 'relay' is not the ARN of a role, such as arn:aws:iam::123456789012:role/relay"),
         ("region: us-east-1", "role_arn: 'arn:aws:iam::123456789012:role/relay'\n        role_session_name: a b",
-         "10:24: `sources[0].role_session_name`: 'a b' must be 2 to 64 letters, digits and signs of +=,.@_-"),
+         "10:24: `sources[0].role_session_name`: 'a b' must consist of 2 to 64 letters, digits and +=,.@_-"),
         ("region: us-east-1", "role_arn: 'arn:aws:iam::123456789012:role/relay'\n        external_id: e",
          "10:18: `sources[0].external_id` must have at least 2 characters"),
         ("producer: {}", "producer: []", "2:71: `kafka.producer` must be a mapping of keys to values, not a list"),
@@ -141,22 +141,22 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
         ("file:///var/lib/relay/log", "file://var/lib/relay/log",
          "16:13: `log.path`: 'var' stands for a host: write file:///var/lib/relay/log"),
         ("file:///var/lib/relay/log", "s3a//bucket/log",
-         "16:13: `log.path`: there is no colon after 's3a': write s3a://bucket/log, or s3a/bucket/log for a folder of "
-         "that name"),
+         "16:13: `log.path`: there is no colon after 's3a': write s3a://bucket/log, or a folder in full"),
         ("file:///var/lib/relay/log", "~/log",
-         "16:13: `log.path`: ~ is not replaced by a home folder: write the folder in full"),
+         "16:13: `log.path`: ~ does not stand for a home folder here: write the full path"),
         ("delta:///var/lib/relay/copy", "delta:s3a://b/copy",
-         "17:13: `copy.url`: is not a folder of this machine: write s3a://b/copy, or delta+s3a://b/copy for a "
+         "17:13: `copy.url`: is not a local folder: write s3a://b/copy, or delta+s3a://b/copy for a "
          "copy"),
         ("delta:///var/lib", "delta+file:///var/lib",
-         "17:13: `copy.url`: is a folder of this machine: write delta:///var/lib/relay/copy"),
+         "17:13: `copy.url`: is a local folder: write delta:///var/lib/relay/copy"),
         ("delta:///var", "delta+://var",
-         "17:13: `copy.url`: 'delta+://var/lib/relay/copy' must start with delta:// or postgresql:// or postgres://"),
+         "17:13: `copy.url`: 'delta+://var/lib/relay/copy' must start with delta:// or postgresql:// or postgres:// or "
+         "iceberg:// or delta+ and the URL of another store, such as delta+s3a://bucket/folder"),
         ("spark://spark:7077", "spark:7077",
-         "18:17: `spark.master`: 'spark:7077' is not a master of Spark, such as local[*], spark://host:7077, yarn or "
+         "18:17: `spark.master`: 'spark:7077' is not a Spark master, such as local[*], spark://host:7077, yarn or "
          "k8s://URL"),
         ("spark.cores.max", "cores.max",
-         "18:84: `spark.conf.cores.max`: is not a setting of Spark: their names begin with `spark.`"),
+         "18:84: `spark.conf.cores.max`: is not a Spark setting: their names begin with `spark.`"),
         ("spark.cores.max: 4", "spark.master: yarn",
          "18:87: `spark.conf.spark.master`: cannot be set to 'yarn': use `spark.master`, or --master"),
         ("spark.cores.max: 4", "spark.cores.max: [4]",
@@ -173,7 +173,7 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
          "2:28: `kafka.bootstrap_servers`: a text with @ is not a broker address, such as 127.0.0.1:9092 or "
          "ssl://[::1]:9093"),
         ("spark:7077", "spark:77077",
-         "18:17: `spark.master`: 'spark://spark:77077' is not a master of Spark, such as local[*], spark://host:7077, "
+         "18:17: `spark.master`: 'spark://spark:77077' is not a Spark master, such as local[*], spark://host:7077, "
          "yarn or k8s://URL"),
         ("9400", "65536",
          "19:7: `http`: '127.0.0.1:65536' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
@@ -192,6 +192,7 @@ def test_an_invalid_value_is_reported_with_line_and_column(file: Path, old: str,
         "redis://h:0/?password=hunter2",
         "hunter2",
         "redis:/:hunter2@h",
+        "redis://:hunter2@ho\u2100st:1",
     ],
 )
 def test_a_wrong_url_that_may_hold_a_password_is_not_shown(file: Path, url: str) -> None:
@@ -205,7 +206,8 @@ def test_a_wrong_url_that_may_hold_a_password_is_not_shown(file: Path, url: str)
         ("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1",
          "17:13: `copy.url`: needs a host, a port from 1 to 65535, and a database: postgresql://user:password@host:port/database"),
         ("delta:///var/lib/relay/copy", "mysql://h/copy",
-         "17:13: `copy.url`: 'mysql://h/copy' must start with delta:// or postgresql:// or postgres://"),
+         "17:13: `copy.url`: 'mysql://h/copy' must start with delta:// or postgresql:// or postgres:// or "
+         "iceberg:// or delta+ and the URL of another store, such as delta+s3a://bucket/folder"),
     ],
 )  # fmt: skip
 def test_settings_that_are_not_built_yet_are_refused_and_never_ignored(
@@ -325,13 +327,13 @@ def test_tombstones_require_the_full_primary_key_as_the_kafka_key(file: Path) ->
 def test_the_json_schema_has_every_key_of_the_file(file: Path) -> None:
     schema = json_schema()
     assert json.loads(json.dumps(schema)) == schema
-    assert set(schema["properties"]) == set(yaml.safe_load(dedent(GOOD)))
+    assert set(schema["properties"]) == {*yaml.safe_load(dedent(GOOD)), "envelope"}
     assert schema["required"] == ["name", "kafka", "sources"]
     source = schema["$defs"]["DynamoDBConfig"]
     assert source["additionalProperties"] is False
     assert set(source["properties"]) == {
         "name", "type", "table", "tables", "tags", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key",
-        "on_gap", "on_unencodable", "tombstones", "columns", "model", "protect", "where",
+        "on_gap", "on_unencodable", "tombstones", "columns", "model", "protect", "where", "envelope",
         "profile", "role_arn", "external_id", "role_session_name",
     }  # fmt: skip
     assert schema["$defs"]["CacheConfig"]["properties"]["tombstone_ttl"]["type"] == "string"

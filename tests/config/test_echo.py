@@ -31,7 +31,9 @@ sources:
 cache: {url: "redis://:a${SECRET}@h/0", namespace: n, keys: {orders: ["$${literal}"]}, tombstone_ttl: "${TTL:-90m}"}
 log: {path: "file:///${SECRET}"}
 copy: {url: "postgresql://${DB_USER:-me}:${SECRET}@db/x?sslpassword=hunter-7"}
-spark: {conf: {spark.hadoop.fs.s3a.secret.key: hunter-8, spark.hadoop.fs.azure.account.key.x: hunter-9, spark.a: 1}}
+spark: {conf: {spark.hadoop.fs.s3a.secret.key: hunter-8, spark.hadoop.fs.azure.account.key.x: hunter-9, spark.a: 1,
+  spark.sql.catalog.l.header.Authorization: hunter-10, spark.sql.catalog.l.adls.sas-token.x: hunter-11,
+  spark.sql.catalog.l.adls.connection-string.x: hunter-12, spark.sql.catalog.l.uri: "jdbc:h2:x;PASSWORD=hunter-13"}}
 """
 
 
@@ -86,6 +88,7 @@ def test_defaults_are_filled_in(file: Path) -> None:
         "name": "n",
         "kafka": {"bootstrap_servers": "b", "partitions": 6, "producer": {}},
         "topics": "{name}.{table}",
+            "envelope": "change",
         "sources": [
             {
                 "protect": {}, "where": {}, "name": "orders", "type": "dynamodb", "table": "orders",
@@ -122,6 +125,8 @@ def test_secrets_are_hidden_or_shown_as_their_variables(file: Path, monkeypatch:
     assert shown["copy"]["url"] == "postgresql://${DB_USER:-me}:${SECRET}@db/x?sslpassword=***"
     assert shown["spark"]["conf"] == {
         "spark.hadoop.fs.s3a.secret.key": "***", "spark.hadoop.fs.azure.account.key.x": "***", "spark.a": "1",
+        "spark.sql.catalog.l.header.Authorization": "***", "spark.sql.catalog.l.adls.sas-token.x": "***",
+        "spark.sql.catalog.l.adls.connection-string.x": "***", "spark.sql.catalog.l.uri": "jdbc:h2:x;PASSWORD=***",
     }  # fmt: skip
     assert again.kafka.client()["bootstrap.servers"] == config.kafka.client()["bootstrap.servers"]
 

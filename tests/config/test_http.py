@@ -41,7 +41,7 @@ def test_a_mapping_has_credentials_that_are_not_shown(file: Path, monkeypatch: p
         ("http: {user: a, password: b}", "`http.address` is missing"),
         ('http: {address: "h:1", user: a}', "`user` and `password` belong together"),
         ('http: {address: "h:1", password: a}', "`user` and `password` belong together"),
-        ('http: {address: "h:1", user: "a:b", password: c}', "`http.user`: cannot have a colon"),
+        ('http: {address: "h:1", user: "a:b", password: c}', "`http.user`: cannot contain a colon"),
         ('http: {address: "h:1", bearer: ""}', "`http.bearer`"),
         ('http: {address: "h:1", key: a.pem}', "set `certificate`"),
         ('http: {address: "h:1", peers: [b]}', "`http.peers[0]`: 'b' is not an address to connect to"),

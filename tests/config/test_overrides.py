@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from textwrap import dedent
+from typing import get_args
 
 import pytest
 
+from relay.commands.options import SetOption
 from relay.config import Config, DynamoDBConfig, load
 from relay.config.config import read
 from relay.errors import ConfigError
@@ -30,6 +33,16 @@ def test_a_setting_takes_the_place_of_a_value_in_the_file(file: Path) -> None:
     assert (found.kafka.partitions, found.name, found.http) == (12, "store", None)
     assert found.cache is not None
     assert found.cache.keys == {"orders": ["a", "b:{order_id}"]}
+
+
+def test_the_examples_of_the_help_change_what_may_be_changed(file: Path) -> None:
+    """Not `kafka.partitions` or `start`, which a relay that has run refuses."""
+    option = get_args(SetOption)[1].help
+    examples = re.findall(r"([\w.]+=[\w.:]+\w)", option.replace("NAME", "orders"))
+    assert [example.partition("=")[0] for example in examples] == ["http", "sources.orders.on_gap"]
+    found = loaded(file, *examples)
+    assert found.http is not None
+    assert (str(found.http.address), found.sources[0].on_gap) == ("127.0.0.1:9401", "skip")
 
 
 def test_the_last_setting_of_a_key_counts(file: Path) -> None:
@@ -76,14 +89,14 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ("kafka.partitions", "--set kafka.partitions: must be key=value, such as kafka.partitions=12"),
-        ("=12", "--set : must be key=value, such as kafka.partitions=12"),
+        ("kafka.partitions", "--set kafka.partitions: must be key=value, such as http=127.0.0.1:9401"),
+        ("=12", "--set : must be key=value, such as http=127.0.0.1:9401"),
         ("kafka.partitions=0",
          "--set kafka.partitions: `kafka.partitions` must be at least 1, not 0"),
         ("kafka={bootstrap_servers: ':'}",
          "--set kafka: `kafka.bootstrap_servers`: ':' is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093"),
         ("kafka.partitons=9", "--set kafka.partitons: unknown key `partitons` in `kafka`; did you mean `partitions`?"),
-        ("name.x=1", "--set name.x: `name` in the file has no keys"),
+        ("name.x=1", "--set name.x: `name` in the file is a single value, so nothing can be set inside it"),
         ("cache.keys.orders=[",
          "--set cache.keys.orders:1:2: broken YAML: while parsing a flow node, expected the node content, but found "
          "'<stream end>'"),

@@ -41,12 +41,12 @@ def test_rules_are_by_table_and_column_and_their_salts_are_not_shown(
         ("{orders: {a: drop}}", f"protect.orders.a`: is not a rule: {FORMS}"),
         ("{orders: {a: {salt: s3cret}}}", f"protect.orders.a`: is not a rule: {FORMS}"),
         ("{orders: {a: {hash: s3cret}}}",
-         "protect.orders.a`: `hash` needs a `salt`, and nothing else: {hash: {salt: ...}}"),
+         "protect.orders.a`: `hash` needs only a `salt`: {hash: {salt: ...}}"),
         ("{orders: {a: {hash: {salt: ''}}}}",
-         "protect.orders.a`: the salt must be text that is not empty, best given as `${NAME}`"),
+         "protect.orders.a`: the salt must be non-empty text, best given as `${NAME}`"),
         ("{orders: {a: {hash: {salt: 12345}}}}",
-         "protect.orders.a`: the salt must be text that is not empty, best given as `${NAME}`"),
-        ("{other: {a: mask}}", "protect.other`: is not a table of this source, which reads orders"),
+         "protect.orders.a`: the salt must be non-empty text, best given as `${NAME}`"),
+        ("{other: {a: mask}}", "protect.other`: is not a table of this source; did you mean `orders`?"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_is_refused_with_its_place_and_without_the_salt(file: Path, rules: str, said: str) -> None:
@@ -66,7 +66,7 @@ def test_columns_of_the_key_that_the_file_names_have_no_rule(file: Path) -> None
 def test_an_attribute_cannot_be_declared_and_excluded(file: Path) -> None:
     entry = "columns: {order_id: string, a: long}, protect: {orders: {a: exclude}}"
     (problem,) = refused(file, change("key: hash", entry.replace(", protect", "\n        protect")))
-    assert problem.endswith("`sources[0].protect.orders.a`: is declared in `columns` as well: remove it from one")
+    assert problem.endswith("`sources[0].protect.orders.a`: is also declared in `columns`: remove one of them")
 
 
 def test_each_of_several_tables_gets_its_own_rules(file: Path) -> None:
@@ -79,7 +79,7 @@ def test_each_of_several_tables_gets_its_own_rules(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"source more: `protect\.left` is not a table of this source.* reads right"):
         tagged.with_tables(lambda _: ["right"])
     (problem,) = refused(file, two_sources(entry.replace("{left:", "{middle:")))
-    assert "`sources[1].protect.middle`: is not a table of this source, which reads left, right" in problem
+    assert "`sources[1].protect.middle`: is not a table of this source; it reads left, right" in problem
 
 
 @pytest.mark.parametrize("rule", ["exclude", "mask", "{hash: {salt: s}}"])
@@ -89,7 +89,7 @@ def test_a_cache_key_cannot_be_made_of_a_protected_column(file: Path, rule: str)
         '["order:{order_id}"]', '["order:{order_id}", "by:{email}"]'
     )
     (problem,) = refused(file, text)
-    assert "`cache.keys.orders[1]`: `email` is not published as it is: source orders protects it" in problem
+    assert "`cache.keys.orders[1]`: source orders protects `email`" in problem
     entry = f"{{name: legacy, {MYSQL}, tables: [t], protect: {{t: {{EMail: {rule}}}}}}}"
     text = two_sources(entry).replace('keys: {orders: ["order:{order_id}"]', 'keys: {t: ["by:{email}"]')
-    assert "source legacy protects it" in refused(file, text)[0]
+    assert "source legacy protects `email`" in refused(file, text)[0]

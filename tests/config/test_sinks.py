@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from relay.config import load
+from relay.config import CopyConfig, load
 from tests.config.configs import GOOD, change, refused
 
 
@@ -23,7 +23,30 @@ def test_the_upkeep_of_delta_is_refused_for_a_copy_in_postgresql(file: Path) -> 
     assert load(file).copy_.keep_versions == 2 * 86400  # type: ignore[union-attr]
     elsewhere = change("copy: {", "copy: {keep_versions: 2d, ").replace("delta:///", "postgresql://host/")
     [problem] = refused(file, elsewhere)
-    assert "`copy.keep_versions`: is for a copy in Delta; PostgreSQL vacuums by itself: remove it" in problem
+    said = "applies to a copy in Delta or Iceberg; PostgreSQL vacuums by itself: remove it"
+    assert f"`copy.keep_versions`: {said}" in problem
+
+
+def test_a_copy_in_iceberg_keeps_its_versions_for_an_hour_and_json_as_text(file: Path) -> None:
+    file.write_text(change("delta:///var/lib/relay/copy", "iceberg://lake"))
+    assert load(file).copy_.keep_versions == 3600  # type: ignore[union-attr]
+    assert load(file).copy_.location is None  # type: ignore[union-attr]
+    file.write_text(
+        change("copy: {", "copy: {keep_versions: 2d, ").replace("delta:///var/lib/relay/copy", "iceberg://l")
+    )
+    assert load(file).copy_.keep_versions == 2 * 86400  # type: ignore[union-attr]
+    variant = change("copy: {", "copy: {items: variant, ").replace("delta:///var/lib/relay/copy", "iceberg://l")
+    [problem] = refused(file, variant)
+    assert "`copy.items`: a copy in Iceberg stores JSON as text: remove it" in problem
+
+
+def test_the_default_for_the_versions_of_iceberg_does_not_count_as_set_in_the_file(file: Path) -> None:
+    """A replay from Iceberg into Delta takes over what is set, and deleted files of Delta after an hour."""
+    file.write_text(change("delta:///var/lib/relay/copy", "iceberg://lake"))
+    copy = load(file).copy_
+    assert isinstance(copy, CopyConfig)
+    assert "keep_versions" not in copy.model_dump(exclude_unset=True)
+    assert copy.model_dump(mode="json")["keep_versions"] == "1h"
 
 
 @pytest.mark.parametrize(

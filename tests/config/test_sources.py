@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from relay.config import DynamoDBConfig, MySQLConfig, VitessConfig
-from relay.config.fields import StartAtGtids, StartAtToken
+from relay.config.value_types import StartAtGtids, StartAtToken
 from relay.errors import ConfigError
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused
 
@@ -45,7 +45,8 @@ _TYPES = (
         ("{a: rest}", f"13:18: `sources[0].columns.a`: unknown type 'rest'; {_TYPES}"),
         ('{a: "decimal(4)"}', f"13:18: `sources[0].columns.a`: unknown type 'decimal(4)'; {_TYPES}"),
         ('{a: "decimal(39,0)"}',
-         "13:18: `sources[0].columns.a`: type decimal(39,0) has more than 38 digits, the most a DynamoDB number has"),
+         "13:18: `sources[0].columns.a`: type decimal(39,0) has more digits than a DynamoDB number, which has at most "
+         "38"),
         ("{rest: string}",
          "13:21: `sources[0].columns.rest`: cannot be declared: `rest` holds the attributes without a column"),
     ],
@@ -70,12 +71,12 @@ def test_a_class_declares_the_columns_of_a_table(file: Path) -> None:
                           "folder in PYTHONPATH?"),
         ("relay.table:Order", "13:12: `sources[0].model`: cannot import relay.table:Order: AttributeError(\"module "
                               "'relay.table' has no attribute 'Order'\")"),
-        ("relay.table:Column", "13:12: `sources[0].model`: relay.table:Column is not the class of a table: let "
+        ("relay.table:Column", "13:12: `sources[0].model`: relay.table:Column is not a table's class: make "
                                "it extend relay.dynamodb.models.Model"),
         ("relay.dynamodb.models:Model", "13:12: `sources[0].model`: Model declares no table: use a class that extends "
                                         "Model and is not abstract"),
         ("tests.dynamodb.models.shop:Counter\n        columns: {a: string}",
-         "14:14: `sources[0].columns`: stands beside `model`, which declares them: remove one of the two"),
+         "14:14: `sources[0].columns`: conflicts with `model`, which declares them: remove one of the two"),
     ],
 )  # fmt: skip
 def test_a_class_that_declares_no_table_is_refused_at_its_place(file: Path, model: str, said: str) -> None:
@@ -124,7 +125,7 @@ class TestStartAtAToken:
             (None, "token.json: no such file"),
             ('{"active": [],\n oops}', "token.json:2:2: not valid JSON: "),
             ("[]", "token.json:1:1: a stream token must be a JSON object, not []"),
-            ('{"stream_arn": "a", "active": "s"}', "token.json:1:1: 'active' of the stream token must be a list"),
+            ('{"stream_arn": "a", "active": "s"}', "token.json:1:1: 'active' in the stream token must be a list"),
         ],
     )
     def test_an_invalid_token_is_refused_with_its_place_in_both_files(
@@ -245,12 +246,14 @@ class TestSQLSources:
             ("tombstones: true",
              "8:17: `sources[0].tombstones`: requires `key: item`: under a hash key, a tombstone would delete all of "
              "its rows"),
-            ("key: {a: [b]}\n        tables: [c]", "8:14: `sources[0].key.a`: is not listed in `tables`"),
+            ("key: {a: [b]}\n        tables: [c]", "8:14: `sources[0].key.a`: is not in `tables`; they are c"),
             ("key: hsh", f"8:10: {NO_KEY}"),
             ("key: []", f"8:10: {NO_KEY}"),
             ("key: [1]", f"8:10: {NO_KEY}"),
             ("key: {}", f"8:10: {NO_KEY}"),
             ("key: {a: []}", f"8:10: {NO_KEY}"),
+            ("key: {a: [b, c, b]}", "8:21: `sources[0].key.a[2]`: is listed twice"),
+            ("key: [b, b]", "8:14: `sources[0].key[1]`: is listed twice"),
             ("on_gap: repair", "8:13: `sources[0].on_gap` must be 'fail', 'skip' or 'resnapshot', not 'repair'"),
             ("tablet_type: master",
              "8:18: `sources[0].tablet_type` must be 'primary', 'replica' or 'rdonly', not 'master'"),
@@ -292,11 +295,15 @@ class TestSQLSources:
     @pytest.mark.parametrize(
         ("start", "said"),
         [
-            ("{vgtid: []}", "lists no shard"),
+            ("{vgtid: []}", "must list at least one shard"),
             ("{vgtid: [{shard: '-80', gtid: current}]}", "shard '-80': 'current' is neither UUID:1-5 (MySQL) nor "
                                                          "domain-server-sequence (MariaDB)"),
             ("{vgtid: [{shard: a, gtid: MariaDB/0-1-5}, {shard: a, gtid: MariaDB/0-1-6}]}",
              "`vgtid` lists shard 'a' twice"),
+            ("{vgtid: [{shard: 0, gtid: MariaDB/0-1-5}, {shard: '0', gtid: MariaDB/0-1-6}]}",
+             "`vgtid` lists shard '0' twice"),
+            ("{vgtid: [{shard: [-80], gtid: ''}]}", "shard '[-80]': the GTID set '' is empty; to start at the head, "
+             "use `current`"),
             ("{vgtid: [{shard: a}]}", "an entry of `vgtid` must have the keys `shard` and `gtid`, not {'shard': 'a'}"),
         ],
     )  # fmt: skip

@@ -27,9 +27,9 @@ def test_a_master_that_nobody_chose_stays_so(file: Path) -> None:
 @pytest.mark.parametrize(
     ("master", "conf", "said"),
     [
-        ("spark:7077", [], "--master 'spark:7077' is not a master of Spark"),
+        ("spark:7077", [], "--master 'spark:7077' is not a Spark master"),
         (None, ["spark.cores.max"], "--conf spark.cores.max: must be key=value"),
-        (None, ["cores.max=4"], "--conf cores.max is not a setting of Spark"),
+        (None, ["cores.max=4"], "--conf cores.max is not a Spark setting"),
         (None, ["spark.master=yarn"], "--conf spark.master cannot be set to 'yarn': use `spark.master`, or --master"),
     ],
 )

@@ -19,9 +19,9 @@ def test_a_topic_belongs_to_the_first_table_that_asks_for_it() -> None:
     first, second = (config := config_of({}, {})).sources
     assert not first.without_topic("a.b")
     assert not first.without_topic("a.b")
-    assert first.without_topic("a_b") == "its topic would be 'shop.a_b', which is that of table a.b of source s0"
+    assert first.without_topic("a_b") == "its topic would be 'shop.a_b', which is the topic of table a.b of source s0"
     assert config.claims.is_contested
-    assert "that of table a.b of source s0" in second.without_topic("a.b")
+    assert "the topic of table a.b of source s0" in second.without_topic("a.b")
     assert not second.without_topic("c")
     for name in ("gaps", "ddl", "checkpoints", "schemas", "watermarks", "dead_letters", "dead.letters"):
         assert first.without_topic(name).endswith("one of the relay's own"), name

@@ -47,7 +47,7 @@ def test_only_sources_of_sql_have_a_topic_of_statements() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("order", "did you mean 'orders'"), ("xyz", "its topics are shop.orders, shop.checkpoints")]
+    ("name", "said"), [("order", "did you mean `orders`"), ("xyz", "its topics are shop.orders, shop.checkpoints")]
 )
 def test_a_topic_of_another_application_is_refused(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}' is not a topic of this relay; {said}"):

@@ -98,7 +98,7 @@ def test_a_file_that_is_not_utf8_is_refused(file: Path) -> None:
 )
 def test_values_nested_without_end_are_refused_where_they_become_too_deep(file: Path, value: str) -> None:
     said = refused(file, f"kafka: {value}\n")
-    assert said.endswith("more than 50 values inside each other")
+    assert said.endswith("more than 50 nested values")
     line, column = map(int, said.split(":")[:2])
     assert line > 1 or column > 50
 

@@ -11,20 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from relay.demo.truth import PublishedChange, check_versions, final_versions
-from relay.demo.vitess_orders import (
-    ADDED,
-    AFTER,
-    BEFORE,
-    KEYSPACES,
-    SPLIT,
-    TARGETS,
-    Placement,
-    VitessOrders,
-    VitessWriter,
-)
-from relay.demo.workload import Item, cache_key, version_of
+from relay.demo.sql_orders import SQLWriter
+from relay.demo.truth import check_versions, final_versions
+from relay.demo.vitess_orders import ADDED, AFTER, BEFORE, KEYSPACES, SPLIT, TARGETS, Placement, VitessOrders
+from relay.demo.workload import cache_key, version_of
 from tests import needs
+from tests.demo.received import received
 
 ON_VITESS = pytest.mark.faults(
     "only the demo on Vitess, itself in make faults, has this writer: the relay is tried on Vitess in tests/vitess"
@@ -43,9 +35,9 @@ def orders() -> Iterator[VitessOrders]:
 
 
 @pytest.fixture
-def writer(orders: VitessOrders) -> Iterator[VitessWriter]:
+def writer(orders: VitessOrders) -> Iterator[SQLWriter]:
     writer = orders.workload(pause=0).writers[0]
-    assert isinstance(writer, VitessWriter)
+    assert isinstance(writer, SQLWriter)
     with closing(writer):
         yield writer
 
@@ -64,7 +56,7 @@ def transactions(orders: VitessOrders) -> int:
 
 @pytest.mark.services
 @ON_VITESS
-def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: VitessOrders, writer: VitessWriter) -> None:
+def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: VitessOrders, writer: SQLWriter) -> None:
     """Else the topic would have more changes than the writer recorded."""
     kept, deleted = writer.items[:2]
     assert kept[0] == deleted[0], "the items are in two shards"
@@ -85,7 +77,7 @@ def test_a_writer_that_timed_out_on_a_row_repeats_only_what_failed(orders: Vites
 
 @pytest.mark.services
 @ON_VITESS
-def test_a_writer_whose_transaction_was_ended_repeats_it(orders: VitessOrders, writer: VitessWriter) -> None:
+def test_a_writer_whose_transaction_was_ended_repeats_it(orders: VitessOrders, writer: SQLWriter) -> None:
     """A statement that waits too long is killed with its connection, so there is nothing to roll back any longer."""
     item = writer.items[0]
     writer.store([(item, 1)])
@@ -183,15 +175,12 @@ def test_a_move_does_not_delay_writes_to_other_shards() -> None:
     assert {placement.keyspace(customer) for customer in others} == {BEFORE}
 
 
-def change(item: Item, shard: str, *columns: str) -> PublishedChange:
-    return PublishedChange(item, 1, "INSERT", 0, 0, "", None, "", f"orders/{BEFORE}/{shard}", frozenset(columns))
-
-
 def test_a_split_or_a_column_that_is_missing_from_the_topic_is_a_problem() -> None:
     shards = [*KEYSPACES[BEFORE], *(f"{AFTER}/{shard}" for shard in TARGETS)]
-    changes = [change(("c", str(n)), shard, "version", *[ADDED] * (n % 2)) for n, shard in enumerate(shards)]
+    changes = [received(("c", str(n)), 1, "INSERT", shard=f"orders/{BEFORE}/{shard}") for n, shard in enumerate(shards)]
+    changes[::2] = [replace(each, new={"version": 1, ADDED: "note 1"}) for each in changes[::2]]
     orders = VitessOrders()
     assert orders.problems(changes) == []
     assert orders.problems(changes[:-1]) == [f"no change came from shard {shards[-1]}"]
-    without = [replace(each, columns=frozenset({"version"})) for each in changes]
+    without = [replace(each, new={"version": 1}) for each in changes]
     assert orders.problems(without) == [f"all rows came without the column {ADDED}"]

@@ -59,7 +59,7 @@ def _quantiles(title: str, metric: Metric, by: str) -> Panel:
 
 RELAY = {
     "Is it keeping up?": (
-        _greatest("Lag: how far back a restart would resume", "s", relay.LAG, "source"),
+        _greatest("Lag: how long ago all that the source had shown was published", "s", relay.LAG, "source"),
         _quantiles("From the commit in the database to the topic", relay.LATENCY, "source"),
         _rate("Changes published", "ops", relay.CHANGES, "source"),
         _greatest("Lag of the slowest shard", "s", relay.SHARD_LAG, "source, instance"),
@@ -159,6 +159,7 @@ CONSUMERS = {
         _count("Dead letters", consumer.DEAD_LETTERS, "consumer"),
         _count("Gaps noted", consumer.GAPS, "consumer"),
         _greatest("Tables set aside", "short", consumer.SET_ASIDE, "consumer"),
+        _greatest("Stores that are bypassed", "short", consumer.STORE_BYPASSED, "consumer"),
     ),
 }
 

@@ -75,7 +75,7 @@ class Images:
         self._wheel = self._build_wheel()
 
     def build(self, target: str) -> dict[str, Any]:
-        """Build a target of the Dockerfile, and return what the image says of itself."""
+        """Build a target of the Dockerfile, and return what the image reports about itself."""
         # Without layers, which would be copies of the whole file system, the stage would be built for each target.
         image = self._build(target, "--build-context", f"wheel={self._wheel}")
         self._containers[target] = self._buildah("from", image)

@@ -10,6 +10,7 @@ import typer
 import yaml
 
 from deploy.docs import from_code, site
+from relay import errors
 from relay.cli import app
 from relay.config.json_schema import json_schema
 from tests.benchmarks.harness import Benchmark
@@ -28,7 +29,7 @@ def test_every_key_of_the_config_is_in_the_reference() -> None:
 
 def test_the_reference_says_what_each_key_means_and_names_no_class() -> None:
     page = from_code.config()
-    assert re.findall(r"^\| `\w+` \|.*\|  \|$", page, re.MULTILINE) == []
+    assert re.findall(r"^\| `\w+` \|  \|", page, re.MULTILINE) == []
     assert re.findall(r"\w+Config\b", page) == []
     headings = set(re.findall(r"^## (.*)$", page, re.MULTILINE))
     assert {"kafka", "cache", "source of type mysql"} <= headings
@@ -56,11 +57,17 @@ def test_every_alert_is_in_the_runbook() -> None:
     rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
     assert rules
     for rule in rules:
-        assert f"\n## {rule['alert']}\n\n{rule['annotations']['runbook']}\n" in page
+        means, act = rule["annotations"]["description"], rule["annotations"]["runbook"]
+        assert f"\n| [{rule['alert']}](#{rule['alert'].lower()}) | {rule['labels']['severity']} | {means} |\n" in page
+        assert f"\n## {rule['alert']}\n\n**{means}**\n\n{act}\n" in page
 
 
-def test_the_exit_codes_are_those_of_the_errors() -> None:
-    assert re.findall(r"^\| (\d+) \|", from_code.exit_codes(), re.MULTILINE) == ["0", "1", "2", "3", "4", "130", "143"]
+def test_the_exit_codes_on_the_page_are_those_of_the_errors() -> None:
+    """But for success, and Ctrl-C, which click ends."""
+    page = (site.ROOT / site.HERE / "reference" / "exit_codes.md").read_text(encoding="utf-8")
+    raised = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.RelayError)]
+    codes = {error.exit_code for error in raised}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == codes | {0, 130}
 
 
 def test_every_document_is_on_the_site() -> None:
@@ -71,6 +78,15 @@ def test_every_document_is_on_the_site() -> None:
         for path in site.documents()
     }
     assert pages == (documents | made) - {"index"}
+
+
+def test_a_link_to_a_file_leads_to_the_page_that_is_made_from_it(tmp_path: Path) -> None:
+    assert all((site.ROOT / file).is_file() for file in site.MADE_FROM)
+    assert set(site.MADE_FROM.values()) == from_code.pages().keys()
+    site.stage(tmp_path)
+    assert "](../../../config.md)" in (tmp_path / "deploy/docs/how_to/config.md").read_text()
+    assert "](deploy/prometheus/alerts.yaml)" in (tmp_path / "runbook.md").read_text()
+    assert (tmp_path / "deploy/prometheus/alerts.yaml").is_file()
 
 
 def test_no_page_is_called_by_the_name_of_its_folder_in_the_contents(tmp_path: Path) -> None:
@@ -125,6 +141,15 @@ def test_the_search_finds_a_section_by_the_words_of_its_heading(built: Path, tmp
         chromium.open(f"{(built / 'search.html').as_uri()}?q=three+worker")
         found = "document.querySelector('ul.search li > a')?.getAttribute('href')"
         assert chromium.until(found).endswith("run.html#run-three-workers")
+
+
+@pytest.mark.deploy
+def test_nothing_covers_the_text_on_a_phone(built: Path, tmp_path: Path) -> None:
+    with browser(tmp_path) as chromium:
+        chromium.open((built / "config.html").as_uri(), width=390)
+        assert chromium.value("document.querySelector('.sidebar-drawer').getBoundingClientRect().right") <= 0
+        assert chromium.value("document.querySelector('.toc-drawer').getBoundingClientRect().left") >= 390
+        assert chromium.value("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.deploy

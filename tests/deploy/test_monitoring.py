@@ -35,7 +35,7 @@ def test_an_alert_is_about_a_metric_that_exists_and_says_what_to_do(rule: dict[s
     assert metrics_in(rule["expr"])
     assert metrics_in(rule["expr"]) <= METRICS.keys()
     assert rule["labels"]["severity"] in ("warning", "critical")
-    assert rule["annotations"].keys() == {"summary", "runbook"}
+    assert rule["annotations"].keys() == {"summary", "description", "runbook"}
     for name in re.findall(r"\brelay_\w+", rule["annotations"]["runbook"]):
         assert name in METRICS
 

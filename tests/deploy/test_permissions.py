@@ -24,6 +24,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner, Result
 
+from relay import changes
 from relay.cache import DynamoDBLoader, RedisStore, TokenCache
 from relay.cli import app
 from relay.config import load
@@ -288,7 +289,7 @@ def test_check_says_what_a_user_may_not_do_in_kafka(
 def test_a_relay_that_may_not_use_its_group_names_it_and_what_to_allow(
     guarded: KafkaBroker, stream: ScriptedStream, unique: str, tmp_path: Path
 ) -> None:
-    """It said that a topic could not be read."""
+    """It said that a topic could not be read; commands ended with a KeyError, as an error of a group has no topic."""
     stream.shard("root")
     operated = Operated(tmp_path, stream, guarded.bootstrap_servers, unique)
     log_in(operated, "relay")
@@ -300,6 +301,9 @@ def test_a_relay_that_may_not_use_its_group_names_it_and_what_to_allow(
     for reader in ("schemas.reader", "checkpoints.view"):
         allow(guarded, f"{unique}.{reader}", AclOperation.READ, kind=ResourceType.GROUP)
     assert said.format(f"{unique}.relay") in operated.run(code=3).stderr
+    assert said.format(f"{unique}.tail") in operated.command("tail", "CONFIG", code=3).stderr
+    with pytest.raises(Unavailable, match=said.format(f"{unique}.changes")):
+        next(changes(operated.path, [TABLE], start="earliest"), None)
     allow(guarded, f"{unique}.", AclOperation.READ, kind=ResourceType.GROUP)
     operated.run()
 

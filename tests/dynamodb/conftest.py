@@ -10,8 +10,8 @@ import pytest
 from botocore.config import Config
 
 from relay.config import DynamoDBConfig
-from relay.dynamodb.session import StreamSession
 from relay.dynamodb.source import DynamoDBSource
+from relay.dynamodb.stream_calls import StreamSession
 from tests.dynamodb.endpoint import ARN, TABLE, ScriptedStream
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from relay.dynamodb import Record, Stream
-from relay.dynamodb.session import StreamSession
+from relay.dynamodb.stream_calls import StreamSession
 from relay.dynamodb.stream_shard import StreamShard
 from relay.stream_token import IteratorType, Position
 from tests.clock import Clock
@@ -17,7 +17,8 @@ NOON = 1_700_049_600  # a full hour
 
 
 def opened(client: Any, position: Any = "trim_horizon", **options: Any) -> Stream:
-    return Stream(client, ARN, position, **{"sleep": lambda seconds: None, **options})
+    session = StreamSession(client, ARN, clock=options.pop("clock", None), sleep=lambda seconds: None)
+    return Stream(session, ARN, position, **options)
 
 
 def stream_shard(session: StreamSession, **options: Any) -> StreamShard:

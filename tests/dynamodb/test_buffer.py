@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from relay.dynamodb.coordinator import RecordBuffer
-from relay.dynamodb.session import StreamSession
+from relay.dynamodb.stream_calls import StreamSession
 from relay.dynamodb.stream_record import Record
 from relay.dynamodb.stream_shard import StreamShard
 

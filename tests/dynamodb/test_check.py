@@ -1,12 +1,12 @@
-"""What ``relay check`` says of a table of DynamoDB and its stream."""
+"""What ``relay check`` says about a table of DynamoDB and its stream."""
 
 from __future__ import annotations
 
 import pytest
 
 from relay.config import DynamoDBConfig
-from relay.config.fields import StartAtToken
-from relay.dynamodb.check import check_columns, check_start, check_table
+from relay.config.value_types import StartAtToken
+from relay.dynamodb.kind import check_columns, check_start, check_table
 from tests.dynamodb.described import described
 
 
@@ -24,7 +24,7 @@ def test_declared_columns_are_compared_with_the_table() -> None:
         return DynamoDBConfig(name="orders", type="dynamodb", table="orders", columns=columns or None)
 
     def findings(source: DynamoDBConfig, view_type: str = "NEW_IMAGE") -> list[tuple[bool, int, str]]:
-        found = check_columns(source, described(view_type))
+        found = check_columns(source, described(view_type), set())
         assert {finding.check for finding in found} <= {"columns of orders"}
         return [(each.ok, each.exit_code, each.detail) for each in found]
 

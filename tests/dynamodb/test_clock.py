@@ -100,7 +100,7 @@ def test_a_service_that_does_not_say_what_time_it_is_is_refused(stream: Scripted
     stream.set_clock(None)
     place: dict[str, Any] = {"table": TABLE, "region": "us-east-1", "endpoint_url": stream.url}
     source = DynamoDBSource(DynamoDBConfig(name="orders", type="dynamodb", **place))
-    with pytest.raises(Unavailable, match="source orders: the answers of DynamoDB have no header `Date`"):
+    with pytest.raises(Unavailable, match="source orders: DynamoDB's answers have no `Date` header"):
         source.connect()
     source.close()
 

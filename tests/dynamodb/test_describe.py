@@ -6,15 +6,15 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import boto3
 import pytest
 
 from relay.config import DynamoDBConfig
-from relay.dynamodb.config_match import unseen_rule
-from relay.dynamodb.describe import Description, clients, describe
+from relay.dynamodb.config_match import misspelt_columns, unseen_rule
+from relay.dynamodb.describe import Description, TableCalls
 from relay.errors import ConfigError, Unavailable
 from relay.table import KeyColumn
 from tests.dynamodb.answering_server import AnsweringServer, Dropped, Refused
@@ -30,9 +30,8 @@ def source(endpoint_url: str | None, **others: Any) -> DynamoDBConfig:
 
 
 def look(endpoint_url: str | None, *, patience: float = 0.0, **others: Any) -> Description:
-    asked = source(endpoint_url, **others)
-    client, streams = clients(asked, probe=True)
-    return describe(client, asked, streams, patience=patience)
+    with closing(TableCalls(source(endpoint_url, **others), probe=True)) as calls:
+        return calls.describe(patience)
 
 
 Answer = dict[str, Any] | Refused | None
@@ -130,11 +129,66 @@ def test_a_rule_needs_an_attribute_that_is_seen_unless_it_may_be_absent(
     scan: Answer, rules: dict[str, Any], said: str | None
 ) -> None:
     """A name with a typing mistake would publish what it is to hide."""
-    with scripted(DescribeTable=table(), DescribeStream=stream(), Scan=scan) as url:
-        asked = source(url, protect={"orders": rules})
-        client, streams = clients(asked, probe=True)
-        problem = unseen_rule(client, describe(client, asked, streams), asked)
+    with (
+        scripted(DescribeTable=table(), DescribeStream=stream(), Scan=scan) as url,
+        closing(TableCalls(source(url, protect={"orders": rules}), probe=True)) as calls,
+    ):
+        problem = unseen_rule(calls, calls.describe())
     assert problem is None if said is None else said in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"order_id": "string", "total": "long"}, []),
+        (
+            {"totl": "long"},
+            [
+                "`totl`: none of the items that were looked at has it; did you mean `total`? If other items have it, "
+                "or will have it, write `totl: {absent: long}`"
+            ],
+        ),
+        ({"totl": {"absent": "long"}}, []),
+        ({"total": "long", "totl": "long"}, []),  # both may be there
+        ({"email": "string", "other": "long"}, []),
+    ],
+)
+def test_a_column_without_items_that_is_like_an_attribute_without_a_column_is_refused(
+    columns: dict[str, Any], said: list[str]
+) -> None:
+    entry = DynamoDBConfig.model_validate({"name": "s", "type": "dynamodb", "table": "orders", "columns": columns})
+    assert entry.columns is not None
+    with (
+        scripted(DescribeTable=table(), DescribeStream=stream(), Scan=ITEMS) as url,
+        closing(TableCalls(source(url), probe=True)) as calls,
+    ):
+        assert misspelt_columns(calls.describe(), entry.columns, calls.first_names) == said
+
+
+def test_items_are_looked_at_once_whatever_asks_for_their_names() -> None:
+    """A megabyte has a price."""
+    refused = failure("ThrottlingException")
+    with (
+        scripted(DescribeTable=table(), DescribeStream=stream(), Scan=[ITEMS, refused]) as url,
+        closing(TableCalls(source(url, protect={"orders": {"total": "mask"}}), probe=True)) as calls,
+    ):
+        assert unseen_rule(calls, calls.describe()) is None
+        assert calls.first_names == {"order_id", "line", "total"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ({"TableNames": ["order", "users"]}, "`endpoint_url`; did you mean `order`?"),
+        ({"TableNames": ["lines"]}, "`endpoint_url`"),
+        (NOT_ALLOWED, "`endpoint_url`"),
+    ],
+)
+def test_a_table_that_does_not_exist_is_reported_with_the_nearest_name(listed: Answer, said: str) -> None:
+    answers: dict[str, Answer | list[Answer]] = {"DescribeTable": failure("ResourceNotFoundException")}
+    with scripted(**answers, ListTables=listed) as url, pytest.raises(Unavailable) as caught:
+        look(url)
+    assert str(caught.value).endswith(said)
 
 
 def test_the_key_has_the_hash_column_first_and_no_columns_of_indexes() -> None:
@@ -168,7 +222,7 @@ def test_a_stream_given_by_its_arn_is_read_even_if_the_table_has_a_newer_one() -
         ({"DescribeTable": table(TableStatus="CREATING")}, "is CREATING: start again when it is ACTIVE"),
         ({"DescribeTable": table(StreamSpecification={"StreamEnabled": False})}, "has no stream: enable it with"),
         ({"DescribeTable": table(), "DescribeStream": failure("ResourceNotFoundException")},
-         r"stream arn:.* does not exist, or no longer"),
+         r"stream arn:.* does not exist, or no longer exists"),
     ],
 )  # fmt: skip
 def test_an_error_says_why_a_table_cannot_be_read(answers: Any, said: str) -> None:
@@ -232,10 +286,14 @@ def test_a_missing_region_is_a_config_error(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_a_region_that_cannot_be_one_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one with the end of a line, from a file."""
-    with pytest.raises(ConfigError, match=r"source shop: 'eu-west-1\\n' is not a region of AWS, .*: `region` names it"):
+    with pytest.raises(
+        ConfigError, match=r"source shop: 'eu-west-1\\n' is not an AWS region such as eu-west-1: correct `region`"
+    ):
         look("http://127.0.0.1:1", region="eu-west-1\n")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu west")
-    with pytest.raises(ConfigError, match=r"source shop: 'eu west' is not a region of AWS, .*: AWS_DEFAULT_REGION, or"):
+    with pytest.raises(
+        ConfigError, match=r"source shop: 'eu west' is not an AWS region .*: correct AWS_DEFAULT_REGION, or"
+    ):
         look("http://127.0.0.1:1", region=None)
 
 

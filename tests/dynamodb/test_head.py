@@ -33,7 +33,7 @@ def test_an_open_shard_is_at_its_head_after_many_empty_pages_with_one_iterator(
 
 
 def test_only_pages_and_seconds_together_are_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I1: a slow service gives few pages in ten seconds, a fast one many in none."""
+    """I1: a slow service gives few pages in ten seconds, a fast one many in no time."""
     monkeypatch.setattr(head, "QUIET_SECONDS", 10.0)
     for seconds, least in ((0.0, None), (0.125, 81), (0.25, QUIET_PAGES), (5.0, QUIET_PAGES)):
         clock = Clock()
@@ -74,7 +74,7 @@ def test_whoever_waits_for_the_head_has_empty_pages_read_at_once(
     monkeypatch.setattr(head, "QUIET_SECONDS", 0.0)
     stream.shard("s")
     reading = reader(source, is_awaited=True)
-    assert [read_page(reading).full for _ in range(QUIET_PAGES + 1)] == [True] * (QUIET_PAGES - 1) + [False] * 2
+    assert [read_page(reading).pause == 0.0 for _ in range(QUIET_PAGES + 1)] == [True] * (QUIET_PAGES - 1) + [False] * 2
 
 
 def test_in_a_backlog_the_next_page_is_read_at_once_whatever_the_size_of_the_last(
@@ -85,18 +85,18 @@ def test_in_a_backlog_the_next_page_is_read_at_once_whatever_the_size_of_the_las
     stream.put("s", "k", 1, created=int(time.time()) - 3600)
     reading = reader(source)
     pages = [read_page(reading) for _ in range(6)]
-    assert [page.records for page in pages] == [1, 0, 0, 0, 0, 0]
+    assert [page.counts.records for page in pages] == [1, 0, 0, 0, 0, 0]
     # More records may follow until there is reason to take the position for the head.
-    assert [page.full for page in pages] == [True] * 5 + [False]
+    assert [page.pause == 0.0 for page in pages] == [True] * 5 + [False]
 
 
 def test_at_its_head_a_shard_is_left_to_gather_records(source: DynamoDBSource, stream: ScriptedStream) -> None:
     """Every call costs money, and a shard answers five a second to all its readers together."""
     stream.shard("s")
     reading = reader(source)
-    assert [read_page(reading).full for _ in range(5)] == [True] * 4 + [False]
+    assert [read_page(reading).pause == 0.0 for _ in range(5)] == [True] * 4 + [False]
     stream.put("s", "k", 1, created=int(time.time()) + 30)
-    assert [read_page(reading).full for _ in range(3)] == [False] * 3
+    assert [read_page(reading).pause == 0.0 for _ in range(3)] == [False] * 3
 
 
 def test_a_page_that_was_ended_by_its_size_has_more_behind_it(source: DynamoDBSource, stream: ScriptedStream) -> None:
@@ -104,7 +104,7 @@ def test_a_page_that_was_ended_by_its_size_has_more_behind_it(source: DynamoDBSo
     stream.shard("s")
     stream.put("s", "k", 1, created=int(time.time()) + 30)
     stream.shards[full("s")].records[0]["dynamodb"]["SizeBytes"] = 700_000
-    assert read_page(reader(source)).full
+    assert read_page(reader(source)).pause == 0.0
 
 
 def test_a_closed_shard_is_read_to_its_end_at_once(source: DynamoDBSource, stream: ScriptedStream) -> None:
@@ -114,10 +114,10 @@ def test_a_closed_shard_is_read_to_its_end_at_once(source: DynamoDBSource, strea
     stream.pages("s", *[0] * 20)
     lineage = Lineage(CommittedStream(source.stream))
     reading = reader(source, is_closed=lambda: lineage.is_closed(full("s")))
-    assert not read_page(reading).full
+    assert read_page(reading).pause is None
     stream.close("s")
     lineage.update(source.shards())
-    assert [read_page(reading).full for _ in range(19)] == [True] * 19
+    assert [read_page(reading).pause == 0.0 for _ in range(19)] == [True] * 19
     assert read_page(reading).finished
 
 
@@ -130,7 +130,7 @@ def test_a_closed_shard_without_an_end_is_not_read_without_pause_for_ever(
     lineage = Lineage(CommittedStream(source.stream))
     lineage.update(source.shards())
     reading = reader(source, is_closed=lambda: lineage.is_closed(full("s")))
-    assert [read_page(reading).full for _ in range(101)][98:] == [True, False, False]
+    assert [read_page(reading).pause == 0.0 for _ in range(101)][98:] == [True, False, False]
 
 
 @pytest.mark.parametrize("shows_end", [True, False])
@@ -151,7 +151,7 @@ def test_a_closed_shard_has_no_head(
         pages.append(read_page(reading))
     assert len(pages) == QUIET_PAGES + 12
     assert not any(page.at_head for page in pages)
-    assert all(page.progress is None for page in pages if not page.records)
+    assert all(page.progress is None for page in pages if not page.counts.records)
 
 
 def test_an_idle_shard_progresses_with_the_clock_minus_the_lateness(

@@ -13,8 +13,8 @@ from botocore import UNSIGNED
 from botocore.auth import AUTH_TYPE_MAPS, SigV4Auth
 
 from relay.config import DynamoDBConfig
-from relay.dynamodb.describe import clients
-from relay.dynamodb.session import StreamSession, Transient
+from relay.dynamodb.describe import TableCalls
+from relay.dynamodb.stream_calls import StreamSession, Transient
 from tests.certificates import Authority
 from tests.dynamodb.endpoint import ARN, TABLE
 from tests.dynamodb.written_answers import WrittenAnswers
@@ -40,7 +40,7 @@ LEFT = {
     "without a length": ["HTTP/1.1 200 OK\r\n\r\n", BODY, ""],
     "cut in its body": ["HTTP/1.1 200 OK\r\n", LENGTH, "\r\n", BODY[:-1], ""],
     "cut in its head": ["HTTP/1.1 200 OK\r\n", LENGTH, ""],
-    "with a length that is none": ["HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", ""],
+    "with a length that is not a number": ["HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", ""],
     "with a negative length": ["HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\n", ""],
     "with a line without an end": ["HTTP/1.1 200 OK\r\nX: " + 70_000 * "x", ""],
     "nothing": [""],
@@ -57,7 +57,8 @@ class Calls:
     def __init__(self, server: WrittenAnswers, scheme: str = "http") -> None:
         self.server = server
         place: dict[str, Any] = {"endpoint_url": f"{scheme}://{server.address}", "region": "us-east-1"}
-        self._table, streams = clients(DynamoDBConfig(name="orders", type="dynamodb", table=TABLE, **place))
+        self._table = TableCalls(DynamoDBConfig(name="orders", type="dynamodb", table=TABLE, **place))
+        streams = self._table.streams
         self.session = StreamSession(streams, ARN)
         self.whole = 0
         streams.meta.events.register("before-call.dynamodb-streams.GetRecords", self._count)
@@ -73,7 +74,6 @@ class Calls:
 
     def close(self) -> None:
         self._table.close()
-        self.session.client.close()
 
 
 Serve = Callable[..., Calls]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from relay.config import DynamoDBConfig
-from relay.dynamodb.describe import clients, describe
-from relay.dynamodb.session import IteratorExpired, StreamSession, Transient
+from relay.dynamodb.describe import TableCalls
+from relay.dynamodb.stream_calls import IteratorExpired, StreamSession, Transient
 from relay.errors import Unavailable
 from relay.stream_token import TRIM_HORIZON
 from tests.aws_server import REGION, AwsServer, Keys
@@ -33,7 +33,8 @@ class Lean:
         shard = stream.shard("s")
         stream.put("s", "k", 1)
         place: dict[str, Any] = {"endpoint_url": stream.url, "region": "us-east-1"}
-        self._table, streams = clients(DynamoDBConfig(name="orders", type="dynamodb", table=TABLE, **place))
+        self._table = TableCalls(DynamoDBConfig(name="orders", type="dynamodb", table=TABLE, **place))
+        streams = self._table.streams
         self.session = StreamSession(streams, ARN)
         self.whole = 0
         streams.meta.events.register("before-call.dynamodb-streams.GetRecords", self._count)
@@ -65,7 +66,6 @@ class Lean:
 
     def close(self) -> None:
         self._table.close()
-        self.session.client.close()
 
 
 @pytest.fixture
@@ -156,8 +156,9 @@ def test_calls_are_signed_with_the_credentials_of_the_role(aws: AwsServer, aws_u
         source = DynamoDBConfig(
             name="orders", type="dynamodb", table=unique, region=REGION, endpoint_url=kept.url, role_arn=role
         )
-        client, streams = clients(source, probe=True)
-        session = StreamSession(streams, describe(client, source, streams).stream_arn)
+        calls = TableCalls(source, probe=True)
+        streams = calls.streams
+        session = StreamSession(streams, calls.describe().stream_arn)
         whole: list[None] = []
         streams.meta.events.register("before-call.dynamodb-streams.GetRecords", lambda **_: whole.append(None))
         (shard,) = session.describe().shards
@@ -166,5 +167,5 @@ def test_calls_are_signed_with_the_credentials_of_the_role(aws: AwsServer, aws_u
         assert [len(session.records(iterator)[0]) for _ in range(2)] == [1, 1]
         assert len(whole) == 1
         administrator.delete_table(TableName=unique)
-        for each in (administrator, client, streams):
+        for each in (administrator, calls):
             each.close()

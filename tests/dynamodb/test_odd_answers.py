@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.raw_records import read_answer
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
-from relay.dynamodb.session import StreamSession
+from relay.dynamodb.stream_calls import StreamSession
 from relay.dynamodb.values import image_json
 from relay.engine.publishing import Publishing
 from relay.engine.repeated_aborts import RepeatedAborts
@@ -199,6 +200,7 @@ class OneProducer:
 
     def __init__(self, publisher: KeepingPublisher) -> None:
         self._publisher = publisher
+        self.stop_by = lambda: math.inf
 
     def open(self) -> None: ...
 

@@ -17,11 +17,11 @@ from msgspec import Raw
 
 from relay.change import Uncarriable
 from relay.config import DynamoDBConfig
-from relay.dynamodb import describe
 from relay.dynamodb.columns import TypedRows
+from relay.dynamodb.describe import TableCalls
 from relay.dynamodb.raw_records import RawData, RawRecord
 from relay.dynamodb.records import RecordFormat
-from relay.dynamodb.session import StreamSession, Transient
+from relay.dynamodb.stream_calls import StreamSession, Transient
 from relay.dynamodb.values import image_json
 from relay.errors import RelayError
 from relay.stream_token import TRIM_HORIZON
@@ -41,7 +41,8 @@ class Served:
         self.shard: ScriptedShard = stream.shard("s")
         place: dict[str, Any] = {"endpoint_url": stream.url, "region": "us-east-1"}
         config = DynamoDBConfig(name="orders", type="dynamodb", table=TABLE, **place)
-        self.dynamodb, streams = describe.clients(config)
+        self.calls = TableCalls(config)
+        streams = self.calls.streams
         stock = boto3.client("dynamodbstreams", region_name="us-east-1", endpoint_url=stream.url)
         self.ours, self.stock = StreamSession(streams, ARN), StreamSession(stock, ARN)
 
@@ -51,7 +52,7 @@ class Served:
         return session.records(iterator)[0]
 
     def close(self) -> None:
-        for client in (self.dynamodb, self.ours.client, self.stock.client):
+        for client in (self.calls, self.stock.client):
             client.close()
 
 

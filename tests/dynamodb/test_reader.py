@@ -40,7 +40,7 @@ def test_a_page_has_the_size_of_its_changes(source: DynamoDBSource, stream: Scri
     one = read_page(reader(source))
     stream.put("s", "k", 2)
     both = read_page(reader(source))
-    assert 0 < one.size < both.size
+    assert 0 < one.counts.size < both.counts.size
 
 
 def test_a_reader_resumes_exactly_after_a_position(source: DynamoDBSource, stream: ScriptedStream) -> None:
@@ -73,7 +73,7 @@ def test_an_iterator_that_expires_before_the_first_record_restarts_at_the_horizo
 ) -> None:
     stream.shard("s")
     reading = reader(source)
-    assert read_page(reading).records == 0
+    assert read_page(reading).counts.records == 0
     stream.expire_iterators()
     stream.put("s", "k", 1)
     assert versions(read_page(reading)) == [1]
@@ -225,7 +225,7 @@ def test_records_before_the_start_are_dropped_but_count_as_activity(
     stream.put("s", "k", 2, created=1000)
     page = read_page(reader(source, start={"since": 1000.7}))
     assert versions(page) == [2]  # the same second may be after the start, so it is kept
-    assert page.records == 2
+    assert page.counts.records == 2
 
 
 def test_a_creation_time_that_may_be_rounded_to_the_minute_does_not_count_as_old(
@@ -249,7 +249,7 @@ def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_tim
     stream.put("s", "k", 1, created=6000)
     start = source.starting_points([Shard(full("s"))]).shards[full("s")]
     reading = reader(source, start=start)
-    assert read_page(reading).records == 0
+    assert read_page(reading).counts.records == 0
     stream.expire_iterators()
     stream.put("s", "k", 2, created=6031)
     assert versions(read_page(reading)) == [1, 2]  # the first may be newer, so it is kept
@@ -280,7 +280,7 @@ def test_timestamps_never_go_back_along_a_lineage(source: DynamoDBSource, stream
     stream.put("s", "k", 2, created=120)
     page = read_page(reader(source, floor=100))
     assert [c.token.timestamp for c in page.changes if c.token] == [100, 120]
-    assert page.behind == 1
+    assert page.counts.behind == 1
     assert [c.committed_at for c in page.changes] == [50_000_000, 120_000_000]
 
 
@@ -340,7 +340,7 @@ def test_records_before_one_that_cannot_be_carried_are_returned_first(
     stream.close("s")
     reading = reader(source)
     page = read_page(reading)
-    assert (versions(page), page.records, page.finished) == ([1, 2], 2, False)
+    assert (versions(page), page.counts.records, page.finished) == ([1, 2], 2, False)
     for _ in range(2):
         with pytest.raises(RelayError, match="cannot be carried"):
             read_page(reading)

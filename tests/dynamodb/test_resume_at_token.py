@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relay.dynamodb import InvalidStream
 from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.resume_at_token import Resumption, begin_at_token, resume, resumption
-from relay.dynamodb.session import StreamSession
+from relay.dynamodb.stream_calls import StreamSession
 from relay.records import Gap, Shard
 from relay.stream_token import LATEST, TRIM_HORIZON, Position, ShardToken, StreamToken, ancestors
 from tests.dynamodb.direct import DirectClient

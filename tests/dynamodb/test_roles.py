@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 from relay.aws import Refused
 from relay.cli import app
 from relay.config import DynamoDBConfig
-from relay.dynamodb.check import refusals
-from relay.dynamodb.describe import clients, describe
-from relay.dynamodb.kind import tagged
-from relay.dynamodb.session import StreamSession, Transient, translated
+from relay.dynamodb.describe import TableCalls
+from relay.dynamodb.kind import refusals, tagged
+from relay.dynamodb.stream_calls import StreamSession, Transient, translated
 from relay.errors import Unavailable
 from tests.aws_server import REGION, AwsServer, Keys
 from tests.listening import NOBODY, give_up_on_brokers_at_once
@@ -50,14 +49,13 @@ def test_a_table_is_described_and_its_stream_listed_as_the_role(
     aws: AwsServer, aws_user: Keys, table: str, unique: str
 ) -> None:
     with_role = source(aws, table=table, role_arn=aws.role(f"{unique}-reads", *READS))
-    client, streams = clients(with_role, probe=True)
-    found = describe(client, with_role, streams)
+    calls = TableCalls(with_role, probe=True)
+    found = calls.describe()
     assert found.table == table
-    assert StreamSession(streams, found.stream_arn).describe().shards
-    without = source(aws, table=table)
-    client, streams = clients(without, probe=True)
+    assert StreamSession(calls.streams, found.stream_arn).describe().shards
+    without = TableCalls(source(aws, table=table), probe=True)
     with pytest.raises(Unavailable, match="not authorized to perform: dynamodb:DescribeTable"):
-        describe(client, without, streams)
+        without.describe()
 
 
 def test_a_table_is_described_with_the_keys_of_a_profile(
@@ -67,9 +65,7 @@ def test_a_table_is_described_with_the_keys_of_a_profile(
     file = tmp_path / "credentials"
     file.write_text(f"[shop]\naws_access_key_id={keys.access_key}\naws_secret_access_key={keys.secret_key}\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    of_profile = source(aws, table=table, profile="shop")
-    client, streams = clients(of_profile, probe=True)
-    assert describe(client, of_profile, streams).table == table
+    assert TableCalls(source(aws, table=table, profile="shop"), probe=True).describe().table == table
 
 
 def test_tables_are_found_by_their_tags_as_the_role(aws: AwsServer, aws_user: Keys, table: str, unique: str) -> None:
@@ -84,11 +80,11 @@ def test_a_role_that_is_refused_later_ends_the_reading_and_one_that_cannot_be_as
 ) -> None:
     arn = f"arn:aws:dynamodb:{REGION}:123456789012:table/{table}/stream/2026-11-21T06:00:00.000"
     role = aws.role(unique, external_id="shop-42")
-    _, streams = clients(source(aws, stream_arn=arn, role_arn=role, external_id="shop-43"), probe=True)
+    streams = TableCalls(source(aws, stream_arn=arn, role_arn=role, external_id="shop-43"), probe=True).streams
     with pytest.raises(Unavailable, match=f"may not read {arn}: AWS does not let the relay assume the role {role}"):
         StreamSession(streams, arn).records("iterator")
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", f"http://{NOBODY}")
-    _, streams = clients(source(aws, stream_arn=arn, role_arn=role, external_id="shop-42"), probe=True)
+    streams = TableCalls(source(aws, stream_arn=arn, role_arn=role, external_id="shop-42"), probe=True).streams
     with pytest.raises(Transient, match="Could not connect"):
         StreamSession(streams, arn).records("iterator")
 
@@ -136,9 +132,8 @@ def test_check_finds_what_the_credentials_may_not_read_before_the_relay_does(
 
     def refused(*actions: str) -> list[str]:
         role = aws.role(f"{unique}-{len(actions)}", *actions)
-        wanted = source(aws, table=table, role_arn=role, snapshot="initial")
-        client, streams = clients(wanted, probe=True)
-        return list(refusals(wanted, client, streams, describe(client, wanted, streams)))
+        calls = TableCalls(source(aws, table=table, role_arn=role, snapshot="initial"), probe=True)
+        return list(refusals(calls, calls.describe()))
 
     stream, rows = refused(*streaming)
     assert "dynamodb:GetRecords" in stream

@@ -12,7 +12,7 @@ import pytest
 
 from relay.dynamodb import IteratorExpired
 from relay.dynamodb.cursor import ShardCursor
-from relay.dynamodb.session import ShardNotFound, StreamSession
+from relay.dynamodb.stream_calls import ShardNotFound, StreamSession
 from relay.errors import Unavailable
 from relay.records import Gap
 from relay.stream_token import IteratorType, Position

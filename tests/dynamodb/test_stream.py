@@ -18,6 +18,7 @@ from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import active, calls, entries, iterators, lineage, opened, read, versions
+from tests.snippets import play, programs
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -318,20 +319,23 @@ def test_the_public_names_are_complete() -> None:
 
 
 def test_the_example_of_the_readme_works(
-    client: DynamoDBStreamsClient, scripted: ScriptedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: DynamoDBStreamsClient,
+    scripted: ScriptedStream,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import boto3
 
     lineage(scripted, "s")
     scripted.pages("s", 3)
-    folder = Path(relay.dynamodb.__file__).parent
-    (example,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    (example,) = programs("relay/dynamodb/README.md")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(boto3, "client", lambda name: client)
-    seen: list[Any] = []
-    names = {"stream_arn": ARN, "process": seen.append, "more": iter([True] * 3 + [False]).__next__}
-    exec(compile(example, "README.md", "exec"), names)
-    assert versions(seen) == [0, 1, 2]
+    table = SimpleNamespace(describe_table=lambda TableName: {"Table": {"LatestStreamArn": ARN}})
+    monkeypatch.setattr(boto3, "client", {"dynamodb": table, "dynamodbstreams": client}.get)
+    play(example, {"range(1000)": "range(3)"})
+    printed = capsys.readouterr().out
+    assert re.findall(r"'new': .*?'version': \{'N': '(\d)'\}", printed) == ["0", "1", "2"]
     resumed = opened(client, json.loads((tmp_path / "token.json").read_text()))
     scripted.pages("s", 1)
     assert versions(read(resumed)) == [3]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from relay.dynamodb import InvalidPosition
-from relay.dynamodb.session import StreamSession
-from relay.dynamodb.shard_graph import ShardGraph
+from relay.dynamodb.stream_calls import StreamSession
+from relay.dynamodb.stream_graph import ShardGraph
 from relay.dynamodb.stream_shard import StreamShard
 from relay.records import Shard
 from relay.stream_token import TRIM_HORIZON, Position
@@ -189,7 +189,8 @@ def test_the_token_has_the_parent_and_omits_missing_values(
     session: StreamSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     parent = StreamShard(session, "p")
-    child = StreamShard(session, "c", position=Position("after_sequence", "7"))
+    child = StreamShard(session, "c")
+    child.move_to(Position("after_sequence", "7"))
     assert parent.token().to_json() == {"shard_id": "p"}
     assert child.token("p").to_json() == {
         "shard_id": "c",

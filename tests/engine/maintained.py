@@ -118,8 +118,7 @@ class Maintained:
         group: Any = SimpleNamespace(owned=self.owned, view=self.view)
         config: Any = SimpleNamespace(serve=lambda sources: None)
         same = SameSources(group, PartitionOwner("me", {source.name: ""}))
-        observer: Any = SimpleNamespace(bars=None)
-        self._upkeep = Upkeep(group, cast(Any, self.committed), same, config, observer)
+        self._upkeep = Upkeep(group, cast(Any, self.committed), same, config)
 
     def serve(self) -> None:
         """As the worker does."""

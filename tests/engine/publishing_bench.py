@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import cycle
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard
 from relay.records import CommittedRecords, Gap, Shard, ShardCheckpoint, ShardState, StreamId
-from relay.source import Page
+from relay.source import Page, PageCounts
 from relay.table import KeyColumn, TableSchema
 
 STREAM = StreamId("orders", "label")
@@ -78,6 +79,7 @@ class ScriptedProducers:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.name = "shop-0"
+        self.stop_by = lambda: math.inf
 
     def open(self) -> None:
         self.broker.opened += 1
@@ -184,7 +186,7 @@ def page(number: int, *, shard: str = "s", gap: Gap | None = None) -> Page:
     change = Change(
         f"change-{number}", Operation.INSERT, "orders", "orders", {"id": "a"}, None, "{}", Images.NEW, None, 1
     )
-    return Page(Shard(shard), [change], {"sequence": number}, None, 1.0, 0.0, records=1, size=1, gap=gap)
+    return Page(Shard(shard), [change], {"sequence": number}, None, 1.0, 0.0, counts=PageCounts(1, 1), gap=gap)
 
 
 def gap(found_at: float = 0.0, seconds: int = 1) -> Gap:

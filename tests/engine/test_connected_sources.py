@@ -279,3 +279,29 @@ def test_a_source_of_which_no_plan_can_be_made_stops_only_itself(
     wait_until(lambda: published(path, "others")() == 1)
     running.until("/healthz", 200)
     running.stop()
+
+
+@pytest.mark.services
+def test_a_source_whose_first_stream_cannot_be_looked_up_waits_without_stopping_the_others(
+    path: Path, kafka: Any, stream: ScriptedStream, others: ScriptedStream
+) -> None:
+    change(path, lambda raw: raw["kafka"].update(bootstrap_servers=kafka.bootstrap_servers))
+    for each in (stream, others):
+        each.shard("a")
+        each.put("a", "k", 1)
+
+    def refuse_list(operation: str) -> None:
+        if operation == "ListStreams":
+            raise Refused("ValidationException", message="not now")
+
+    others.before = refuse_list
+    running = ObservedRelay(path)
+    [stall] = [each for each in running.until("/healthz", 503)["stalls"] if each["source"] == "other"]
+    assert stall["what"] == "the stream waits for a person"
+    assert "not now" in stall["error"]
+    wait_until(lambda: published(path, stream.table)() == 1)
+    others.before = answer
+    wait_until(lambda: published(path, "others")() == 1)
+    running.until("/healthz", 200)
+    assert running.relay.log().count("took over 64 partitions") == 1  # I12: `one` was read all the time
+    running.stop()

@@ -38,5 +38,5 @@ def test_a_config_says_what_its_kind_can_do_without_importing_it(name: str) -> N
     section: Any = ENTRIES[name]
     entry: Any = type("Entry", (), {"type": name, "name": "s"})
     kind = kind_of(entry)
-    said = section.can_read_rows, section.can_read_items, section.has_stream_tokens
-    assert said == (kind.rows is not None, kind.items is not None, kind.stream_token is not None)
+    said = section.traits.can_read_items, section.traits.has_stream_tokens
+    assert said == (kind.items is not None, kind.stream_token is not None)

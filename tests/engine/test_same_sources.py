@@ -124,7 +124,7 @@ def test_a_config_is_read_by_only_when_no_worker_wants_the_one_before(
         worker._same_sources.clock = lambda: clock[0]
         for observer, other in zip(observers, ("worker-1", "worker-0"), strict=True):
             stall = wait_until(partial(differs, observer), 60)
-            assert f"the config of {other} publishes source orders otherwise" in stall.what
+            assert f"the config of {other} publishes source orders differently" in stall.what
         for _ in range(4):  # the difference has lasted
             clock[0] += same_sources._COMES_BACK - 5.0
             wait_until(lambda: worker._same_sources._differed["orders"][1] == clock[0] or None, 60)
@@ -166,7 +166,7 @@ def test_a_config_comes_into_force_some_time_after_no_worker_has_the_one_before(
     told("alike", 2, s="new", t="same")
     assert serve({0}, 5.0) is None
     assert same.differences == [
-        "the config of other publishes source s otherwise, and only one of the two is in force",
+        "the config of other publishes source s differently, and only one of the two is in force",
         "source u is relayed by other, but not in this worker's config",
     ]
     assert committed.view.owners[OWNER_KEYS[0]].process == "me"

@@ -82,7 +82,7 @@ def test_a_reader_knows_that_its_shard_is_closed_whichever_worker_has_listed_it(
 
 
 def test_a_listing_whose_transaction_was_aborted_is_made_again(source: ScriptedSource) -> None:
-    """I10: the others know nothing of it."""
+    """I10: the others do not know about it."""
     lists, reads = two_workers(source)
     serve_both(lists, reads, lambda: lists.state.plan)
     lists.committed.fails = [None, Aborted("of the listing")]

@@ -1,4 +1,4 @@
-"""What a worker's status says of the reads of its shards."""
+"""What a worker's status says about the reads of its shards."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def test_what_is_by_a_wrong_clock_of_a_source_is_not_older_here() -> None:
     source = ScriptedSource("orders")
     source.clock = lambda: time.time() - 3600
     state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool())
-    view = SimpleNamespace(topic="t", read_at={}, of_source=lambda source: [])
+    view = SimpleNamespace(topic="t", freshness=SimpleNamespace(read_at={}), of_source=lambda source: [])
     group: Any = SimpleNamespace(group="g", joined=True, owned=(), gained=(), barrier_timeout=1.0, view=view)
     same: Any = SimpleNamespace(differences=())
     [seen] = take(group, [state], same).sources
-    assert abs(time.time() - seen.listing_wanted_at) < 60
-    assert seen.listed_at == 0.0
+    assert abs(time.time() - seen.listing.wanted_at) < 60
+    assert seen.listing.at == 0.0
     assert seen.held_up_since is None

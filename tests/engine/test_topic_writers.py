@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, cast
 from weakref import WeakSet
 
 import pytest
+from confluent_kafka import Producer
 
+from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
-from relay.errors import ConfigError
+from relay.errors import ConfigError, RelayError
+from relay.kafka import topics
 from relay.kafka.limits import Limits
 from relay.kafka.settings import KafkaSettings
 from relay.table import Column, KeyColumn, TableSchema
@@ -51,8 +56,22 @@ def test_the_topics_include_those_of_tables_that_appear_later() -> None:
     assert writers.topics == {"shop.t", "shop.later"}
 
 
+def test_a_schema_is_an_event_once_although_pages_go_back_to_the_one_before(caplog: pytest.LogCaptureFixture) -> None:
+    """Several shards of a table need not have reached the statement that changed it."""
+    caplog.set_level(logging.INFO, logger="relay")
+    before, after = (
+        TableSchema("s", "t", (KeyColumn("id", "S"),), 1, (Column(name, "int"),)) for name in ("before", "after")
+    )
+    writers = TopicWriters(lambda table: cast(Any, Writer(table)), [before])
+    for table in (after, before, after, before):
+        writers.use([table])
+    assert [(vars(each)["event"], each.getMessage()) for each in caplog.records] == [
+        ("schema", "source s: table t has a new schema")
+    ]
+
+
 def test_a_topic_that_two_workers_have_found_for_two_tables_is_refused() -> None:
-    """I8: nobody knows whose the records on it are. What one worker can know of, its sources leave out."""
+    """I8: nobody knows whose the records on it are. What one worker can know about, its sources leave out."""
     database = {"type": "mysql", "shards": {"-": ["db:3306"]}}
     config = Config.model_validate(
         {
@@ -74,15 +93,42 @@ def test_a_topic_that_two_workers_have_found_for_two_tables_is_refused() -> None
     for source, name, owner in (
         ("orders", "checkpoints", "one of the relay's own"),
         ("legacy", "ddl", "one of the relay's own"),
-        ("legacy", "a.b", "that of table a.b of source orders"),
-        ("orders", "a_b", "that of table a.b of source orders"),
+        ("legacy", "a.b", "the topic of table a.b of source orders"),
+        ("orders", "a_b", "the topic of table a.b of source orders"),
     ):
         with pytest.raises(ConfigError, match=f"source {source}: the table {name} .*, which is {owner}"):
             writers.make(table(source, name))
         with pytest.raises(ConfigError, match=owner):  # and if another worker publishes it
             writers.claim(source, name)
     writers.claim("legacy", "of another worker")
-    with pytest.raises(ConfigError, match="that of table of another worker of source legacy"):
+    with pytest.raises(ConfigError, match="the topic of table of another worker of source legacy"):
         writers.make(table("orders", "of another worker"))
     writer = writers.make(table("orders", "a.b", "added"))
     assert writer.topic == "shop.a.b"
+
+
+@pytest.mark.services
+def test_a_topic_that_has_records_keeps_its_envelope(kafka: Any, schema_registry: Any, unique: str) -> None:
+    """I8: records from before there was a registry, whose schemas it does not know."""
+    config = Config.model_validate(
+        {
+            "name": unique,
+            "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 1},
+            "schema_registry": {"url": schema_registry.url},
+            "envelope": "debezium",
+            "sources": [{"name": name, "type": "dynamodb", "table": name} for name in ("new", "old")],
+        }
+    )
+    new, old = (TableSchema(name, name, (KeyColumn("id", "S"),), 1) for name in ("new", "old"))
+    admin, settings = topics.connect(config), KafkaSettings.from_config(config)
+    limits = Limits.from_topics(topics.create_missing(admin, config, ["new", "old"]), settings.producer)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(config.topic("old"), b"of another form")
+    assert producer.flush(60) == 0
+    with closing(open_schemas(config)) as schemas:
+        writers = open_topic_writers(config, admin, limits, settings, schemas, [new])
+        with pytest.raises(RelayError, match=f"topic {unique}.old has records of a different `envelope`"):
+            writers.make(old)
+        producer.produce(config.topic("new"), b"of this one")
+        assert producer.flush(60) == 0
+        assert writers.make(new).topic == config.topic("new")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 import pytest
 
 from relay.engine.config_reload import ReloadedConfig
-from relay.errors import RelayError, Unavailable
+from relay.errors import Unavailable
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced
 from relay.records import (
@@ -20,13 +18,11 @@ from relay.records import (
     ShardCheckpoint,
     ShardState,
     SnapshotControl,
-    SnapshotRequest,
     StreamId,
 )
-from relay.snapshots.lifecycle import Snapshots
 from relay.source import UnknownShard
 from relay.stream import discovery
-from tests.engine.maintained import Maintained, NoRows
+from tests.engine.maintained import Maintained
 from tests.scripted_source import LABEL, ScriptedSource, config_of
 
 FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
@@ -281,121 +277,13 @@ def test_a_shard_that_another_worker_has_pruned_since_the_listing_is_not_read_ag
     assert "parent" not in relay.state.shards.open
 
 
-def without_segments(source: ScriptedSource) -> tuple[Maintained, Snapshots]:
-    """Return what reads the source, whose snapshots have nothing to read."""
-    source.snapshots = NoRows()
-    relay = Maintained(source)
-    relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    assert relay.state.snapshots is not None
-    return relay, relay.state.snapshots
-
-
-def test_segments_that_were_stopped_wait_until_their_last_checkpoints_are_seen(source: ScriptedSource) -> None:
-    """I3: also if the transaction is aborted in which they were stopped."""
-    relay, snapshots = without_segments(source)
-    snapshots.unseen = {7}
-    relay.committed.fails = [Aborted("in which they were stopped")]
-    relay.state.look.soon()
-    relay.serve_until(lambda: not relay.committed.fails)
-    assert (snapshots.unseen, relay.committed.seen) == ({7}, set())
-    relay.serve_until(lambda: not snapshots.unseen)
-    assert relay.committed.seen == {7}
-
-
-def test_nothing_follows_from_the_record_of_a_snapshot_until_the_view_shows_it_and_nothing_waits_for_that(
-    source: ScriptedSource,
-) -> None:
-    """I3: or it would be written and marked twice."""
-    relay, snapshots = without_segments(source)
-    relay.committed.shows = False
-    request = SnapshotRequest.new("orders", (), relay.now)
-    relay.view.apply(request.key, request.to_json())
-    relay.serve_until(lambda: relay.committed.hidden)
-    for _ in range(5):
-        relay.now += 10.0
-        relay.state.look.soon()
-        relay.serve()
-    assert relay.committed.hidden == [{snapshots.stream.snapshot_key}]
-    assert snapshots.control is None
-    assert not snapshots.is_settled()
-    relay.committed.show()
-    relay.serve_until(lambda: snapshots.control is not None)
-
-
-def test_a_record_of_a_snapshot_that_was_aborted_is_written_again(source: ScriptedSource) -> None:
-    """I1"""
-    relay, snapshots = without_segments(source)
-    request = SnapshotRequest.new("orders", (), relay.now)
-    relay.view.apply(request.key, request.to_json())
-    relay.committed.fails = [Aborted("in which it was requested")]
-    relay.state.look.soon()
-    relay.serve_until(lambda: not relay.committed.fails)
-    assert snapshots.control is None
-    relay.serve_until(lambda: snapshots.control is not None)
-
-
-def test_a_snapshot_that_cannot_be_taken_is_set_aside_until_it_can_or_is_stopped(source: ScriptedSource) -> None:
-    """I12: changes of the source, and of others, are published meanwhile."""
-    relay, snapshots = without_segments(source)
-    tables = cast(NoRows, source.snapshots)
-    tables.problem = RelayError("the table has no primary key")
-    request = SnapshotRequest.new("orders", (), relay.now)
-    relay.view.apply(request.key, request.to_json())
-    serve = served_again(relay)
-    serve(lambda: relay.state.set_aside.refusals)
-    [refusal] = relay.state.set_aside.refusals.values()
-    assert "source orders: a snapshot cannot go on: the table has no primary key" in str(refusal.error)
-    assert "`relay snapshot CONFIG orders --stop`" in str(refusal.error)
-    assert relay.state._is_snapshot_stuck(relay.owned)  # `--until-caught-up` ends with the reason
-    assert set(relay.state.shards.open) == set(relay.checkpoints)
-    asked = tables.measured
-    for _ in range(3):
-        relay.now += 10.0
-        relay.state.look.soon()
-        relay.serve()
-    assert tables.measured == asked
-
-    relay.view.apply(request.key, request.changed(stopped=True, now=relay.now).to_json())
-    relay.state.look.soon()
-    relay.serve()
-    assert not relay.state.set_aside.refusals
-    assert snapshots.is_settled()
-    relay.view.apply(request.key, request.changed(stopped=False, now=relay.now).to_json())
-    serve(lambda: relay.state.set_aside.refusals)
-
-    tables.problem = None
-    aside = relay.state.set_aside
-    aside.refusals = {key: replace(each, again_at=0.0) for key, each in aside.refusals.items()}
-
-    def is_taken() -> bool:
-        assert all(each.again_at == 0.0 for each in aside.refusals.values())  # not refused again
-        return snapshots.control is not None and snapshots.control.state is ShardState.FINISHED
-
-    serve(is_taken)
-    assert not relay.state.set_aside.refusals
-
-
-def served_again(relay: Maintained) -> Callable[[Callable[[], object]], None]:
-    """Return what serves ``relay`` until something is reached, while time passes."""
-
-    def serve(reached: Callable[[], object]) -> None:
-        def passed() -> object:
-            relay.now += 10.0
-            relay.state.look.soon()
-            return reached()
-
-        relay.serve_until(passed)
-
-    return serve
-
-
 def test_what_is_open_is_dropped_once_another_config_is_in_force() -> None:
     """I1, I3: a worker that starts over goes by what is committed."""
     relay = Maintained(ScriptedSource("orders"))
     relay.serve_until(lambda: relay.state.shards.open)
     relay.view.apply(relay.stream.plan_key, replace(relay.plan, in_force="other").to_json())
     relay.owned.remove(partition_of(relay.stream.plan_key))
-    with pytest.raises(Fenced, match="source orders: the other workers have put another config into force"):
+    with pytest.raises(Fenced, match="source orders: the other workers have switched to another config"):
         relay.serve()
     relay.state.close_shards()
     for _ in range(3):

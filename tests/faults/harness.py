@@ -18,8 +18,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
 from relay.demo.dynamodb_orders import create_table, workload
-from relay.demo.truth import PublishedChange, check_topic
+from relay.demo.truth import check_topic
 from relay.demo.workload import Item, RecordedWrite, Workload
+from relay.kafka.changes import ReceivedChange
 from relay.kafka.transient_errors import is_transient
 from relay.process.managed import ManagedProcess
 from tests.command_line import run_until_caught_up
@@ -84,7 +85,7 @@ class Scene:
         arguments = [str(self.path), step, str(number), str(delay), str(transaction_timeout)]
         return self._start([sys.executable, "-m", PAUSED_WORKER, *arguments])
 
-    def events(self) -> list[PublishedChange]:
+    def events(self) -> list[ReceivedChange]:
         config = self.config
         schemas = open_schemas(config)
         return read_topic(config.kafka.client(), config.topic(self.table), schemas)

@@ -71,6 +71,8 @@ class Sharded(World):
 
     def __init__(self, folder: Path, servers: str, name: str, cluster: VitessCluster, seed: int) -> None:
         self.cluster = cluster
+        # Where the tables are.
+        self.keyspace = KEYSPACE
         self.chance = random.Random(seed)
         self.kills = 0
         self.seconds_to_start = 0.0
@@ -80,7 +82,7 @@ class Sharded(World):
             name,
             seed,
             connect=cluster.connect,
-            place=lambda _: KEYSPACE,
+            place=lambda _: self.keyspace,
             source={
                 "name": KEYSPACE,
                 "type": "vitess",
@@ -122,9 +124,9 @@ class Sharded(World):
         self.start_writers()
         for step in steps:
             self.during(step)
-        wait_until(lambda: changes_in(history(self.connect, [KEYSPACE])) > 1000)
+        wait_until(lambda: changes_in(history(self.connect, [self.keyspace])) > 1000)
         self.finish(self.relays[-1])
-        truth, changes = history(self.connect, [KEYSPACE]), self.changes()
+        truth, changes = history(self.connect, [self.keyspace]), self.changes()
         written = changes_in(truth)
         print(f"{written} changes of {len(truth)} items, {len(changes)} on the topic, {self.kills} relays killed")
         assert written > 1000

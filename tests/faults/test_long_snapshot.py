@@ -182,7 +182,7 @@ def test_a_snapshot_that_takes_more_than_a_day_loses_nothing_and_undoes_nothing(
 
 
 def test_a_stream_that_replaces_another_during_a_snapshot_is_read_before_its_records_expire(world: World) -> None:
-    """The snapshot begins again: what it has read so far says nothing of the writes between the streams."""
+    """The snapshot begins again: what it has read so far does not cover the writes between the streams."""
     relay = world.start_with_pages(2)
     world.pass_six_hours()
     world.replace_stream()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from relay.demo.truth import changed_item
 from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import Scene
@@ -40,7 +41,10 @@ def replace_stream(scene: Scene, lost: int) -> None:
 
 
 def orders(scene: Scene) -> list[int]:
-    return [int(event.item[1]) for event in sorted(scene.events(), key=lambda event: (event.partition, event.offset))]
+    return [
+        int(changed_item(event)[1])
+        for event in sorted(scene.events(), key=lambda event: (event.partition, event.offset))
+    ]
 
 
 def reasons(scene: Scene) -> list[str]:

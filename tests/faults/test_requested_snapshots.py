@@ -83,7 +83,7 @@ def test_a_snapshot_of_one_table_equals_it_though_it_is_stopped_and_the_relay_is
         relay.wait_for(f"reading table {TABLE} from {replica.address}")
         for _ in range(2):
             time.sleep(chance.uniform(0.2, 0.6))
-            assert "stops where it is" in command(world.path, "snapshot", "legacy", "--stop")
+            assert "is stopping where it is" in command(world.path, "snapshot", "legacy", "--stop")
             assert f"table {TABLE} resumes" in command(world.path, "snapshot", "legacy", TABLE)
             time.sleep(chance.uniform(0.2, 0.6))
             relay.kill()

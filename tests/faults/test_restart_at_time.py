@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
-from relay.config.fields import iso_time
+from relay.config.value_types import iso_time
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.services.vitess import Vitess, database
 from tests import needs

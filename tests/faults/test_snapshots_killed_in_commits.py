@@ -37,7 +37,7 @@ def command(world: Altered, *arguments: str) -> str:
 
 
 def stopped_and_resumed(world: Altered) -> None:
-    assert "stops where it is" in command(world, "--stop")
+    assert "is stopping where it is" in command(world, "--stop")
     assert "all tables resumes" in command(world)
 
 

@@ -66,7 +66,7 @@ class Beside:
         self.scene.path.write_text(yaml.safe_dump(raw))
 
     def told(self) -> list[str]:
-        """Return what health says of the source."""
+        """Return what health says about the source."""
         try:
             stalls = json.loads(get(self.url, "/healthz")[1])["stalls"]
         except OSError:

@@ -16,7 +16,7 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.keyrange import shard_range
-from relay.mysql_dialect.definitions import ask
+from relay.mysql_dialect.catalog import ask
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.services.vitess import Vitess, database
 from relay.token import EventToken, Order, compare

@@ -31,12 +31,15 @@ STATEMENTS = {
     "retyped": ["alter table {0} modify id varchar(9)"],
     "emptied": ["truncate table {0}"],
     "dropped": ["drop table {0}"],
+    "renamed": ["alter table {0} rename to {0}_away"],
+    "renamed_back": ["alter table {0} rename to {0}_away", "alter table {0}_away rename to {0}"],
     "made_anew": ["drop table {0}", "create table {0} (more int, v varchar(40), id bigint primary key)"],
 }
 RESUMED = ("rekeyed", "retyped")  # whose copies go on after the key of a row that another worker has read
 AFTER = {
     "emptied": "insert into {0} values (SHARD * 1000 + 7, 'after', 1)",
     "dropped": "select 1",
+    "renamed": "update {0}_away set v = 'after' where id = SHARD * 1000 + 7",
     "made_anew": "insert into {0} (id, v) values (SHARD * 1000 + 500, 'after')",
 }
 

@@ -176,7 +176,7 @@ def test_a_view_knows_up_to_when_it_has_read_each_partition(client: dict[str, An
         clocks.skipped += 100.0
         skipped_to = clocks.monotonic()
         write(client, topic, READING)
-        poll_until(view, lambda: min(view.read_at.values()) > skipped_to)
+        poll_until(view, lambda: min(view.freshness.read_at.values()) > skipped_to)
         assert view.of(STREAM).checkpoints["a"].state is ShardState.READING
 
 
@@ -194,8 +194,8 @@ def test_a_partition_that_cannot_be_fetched_stays_behind_while_others_advance(
         write(client, topic, READING)
         clocks.skipped += 100.0
         skipped_to = clocks.monotonic()
-        poll_until(view, lambda: max(view.read_at.values()) > skipped_to)
-        assert [p for p, at in view.read_at.items() if at < skipped_to] == [partition_of(KEY)]
+        poll_until(view, lambda: max(view.freshness.read_at.values()) > skipped_to)
+        assert [p for p, at in view.freshness.read_at.items() if at < skipped_to] == [partition_of(KEY)]
 
 
 def test_a_view_that_was_paused_until_kafka_forgot_a_deletion_is_not_used_any_longer() -> None:

@@ -181,14 +181,12 @@ def test_a_group_that_has_the_offsets_of_another_cache_is_told_from_its_own(rela
         assert second.other_cache() is None
         first.commit({relayed.topic("orders"): {"0": 2}}, ids=ids, wait=True)
         assert first.other_cache() is None
-        said = (
-            f"group {relayed.name}.cache has the offsets of the cache shop@redis1:6379, and this consumer invalidates"
-        )
-        assert str(second.other_cache()).startswith(f"{said} shop@redis2:6379. ")
+        said = f"group {relayed.name}.cache has the offsets of the cache shop@redis1:6379, and shop@redis2:6379, which"
+        assert str(second.other_cache()).startswith(said)
         # The id of the topic stands beside the cache.
         assert second.resolve(f"committed:{first.group}")[relayed.topic("orders")]["0"] == 2
         # So may the address of a consumer.
         first.http = "10.0.0.5:9410@host"
         first.commit({relayed.topic("orders"): {"0": 2}}, ids=ids, wait=True)
-        assert str(second.other_cache()).startswith(f"{said} shop@redis2:6379. ")
+        assert str(second.other_cache()).startswith(said)
         assert second.resolve(f"committed:{first.group}")[relayed.topic("orders")]["0"] == 2

@@ -10,6 +10,7 @@ import yaml
 
 from relay.config import Config, load
 from relay.errors import ConfigError, RelayError
+from relay.kafka.changes import changes as relay_changes
 from relay.kafka.key_ranges import is_within, key_range
 from relay.keyrange import KeyRange
 from tests.command_line import relay
@@ -49,7 +50,7 @@ def test_a_change_without_a_keyspace_id_is_where_its_shard_is(
     """I1: where a range has a part of the shard, nobody may pass the change over."""
     wanted, named = KeyRange.parse(keyrange), shard and f"shop/shop/{shard}"
     if expected is None:
-        with pytest.raises(RelayError, match="a change of table orders has no keyspace id, since the relay cannot"):
+        with pytest.raises(RelayError, match="a change of table orders has no keyspace id, because the relay cannot"):
             is_within(wanted, None, named, "orders")
     else:
         assert is_within(wanted, None, named, "orders") is expected
@@ -57,15 +58,22 @@ def test_a_change_without_a_keyspace_id_is_where_its_shard_is(
 
 def test_only_tables_of_vitess_have_ranges(tmp_path: Path) -> None:
     mixed = config(tmp_path, VITESS, DYNAMODB)
-    assert key_range(mixed, ["r.orders"], "40-80") == KeyRange.parse("40-80")
+    assert key_range(mixed, ["r.orders"], "40-80", asked_as="--keyrange") == KeyRange.parse("40-80")
     with pytest.raises(ConfigError, match="is of type dynamodb, whose changes have no keyspace ids: name"):
-        key_range(mixed, ["r.orders", "r.carts"], "-80")
+        key_range(mixed, ["r.orders", "r.carts"], "-80", asked_as="--keyrange")
     several = config(tmp_path, VITESS, ITEMS)
-    assert key_range(several, ["r.orders"], "-80") == KeyRange.parse("-80")
+    assert key_range(several, ["r.orders"], "-80", asked_as="--keyrange") == KeyRange.parse("-80")
     with pytest.raises(ConfigError, match="is of type mysql"):
-        key_range(several, ["r.orders", "r.another"], "-80")
-    with pytest.raises(ConfigError, match="keyrange: '8' is not a key range"):
-        key_range(mixed, ["r.orders"], "8")
+        key_range(several, ["r.orders", "r.another"], "-80", asked_as="--keyrange")
+    with pytest.raises(ConfigError, match=r"^--keyrange: '8' is not a key range"):
+        key_range(mixed, ["r.orders"], "8", asked_as="--keyrange")
+
+
+def test_a_range_that_is_wrong_is_called_as_whoever_asks_calls_it(tmp_path: Path) -> None:
+    path = written(tmp_path, VITESS)
+    with pytest.raises(ConfigError, match=r"^keyrange: '8' is not a key range"):
+        next(iter(relay_changes(path, ["orders"], keyrange="8")))
+    assert "--keyrange: '8' is not a key range" in relay("tail", path, "--keyrange", "8").output
 
 
 def test_a_cache_and_a_copy_are_never_of_a_range(tmp_path: Path) -> None:
@@ -76,9 +84,9 @@ def test_a_cache_and_a_copy_are_never_of_a_range(tmp_path: Path) -> None:
     }
     path = written(tmp_path, VITESS, **sections)
     for kinds, why in (
-        (["cache"], "a cache of a part of the changes would serve other rows as they were"),
-        (["log", "copy"], "a copy of a part of the changes would lack the other rows of its tables"),
-        (["cache", "--engine", "python"], "only the log may be of a range"),
+        (["cache"], "a cache would serve the other rows as they were"),
+        (["log", "copy"], "a copy would lack the other rows of its tables"),
+        (["cache", "--engine", "python"], "only the log can be limited to a key range"),
     ):
         said = relay("consume", *kinds, path, "--keyrange", "-80")
         assert (said.exit_code, why in " ".join(said.output.split())) == (2, True), said.output

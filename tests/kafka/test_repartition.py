@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from relay.demo.truth import check_topic
+from relay.demo.truth import changed_item, check_topic
 from relay.demo.workload import Item, RecordedWrite
 from tests.faults.harness import Scene
 
@@ -38,7 +38,7 @@ def test_a_relay_moves_to_a_topic_of_more_partitions_as_documented(scene: Scene)
     assert {event.partition for event in new} > {event.partition for event in old}
     # A consumer that reads the old topic to its end, and then the new one, reads every key in order.
     for topic in (old, new):
-        homes = {(event.item[0], event.partition) for event in topic}
+        homes = {(changed_item(event)[0], event.partition) for event in topic}
         assert len(homes) == len({customer for customer, _ in homes})
     one_after_the_other = [
         replace(event, partition=0, offset=place * 10**6 + event.offset * 10 + event.partition)

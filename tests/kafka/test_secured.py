@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
+import redis
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
 from relay.demo.dynamodb_orders import create_table
+from relay.process.managed import free_port
 from tests.certificates import Authority
 from tests.command_line import Relay, RelayHere, relay_here_with, relay_with
+from tests.faults.harness import Relay as Process
+from tests.log_lines import log_lines
+from tests.observe.requests import get
 from tests.services.brokers import SecuredBroker
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -125,6 +136,83 @@ def test_relay_check_tail_and_a_consumer_work_over_tls_with_a_password(
     assert not [file for file in written if b"hunter2" in file.read_bytes()]
     loaded = load(tmp_path / "relay.yaml")
     assert "hunter2" not in repr(loaded) + repr(loaded.kafka) + str(loaded)
+
+
+def pages(port: int) -> Iterator[tuple[str, bytes]]:
+    """Yield what Spark's server shows, from its first page on, and what it answers to programs."""
+    first = f"/api/v1/applications/{json.loads(get(port, '/api/v1/applications')[2])[0]['id']}"
+    kinds = ("environment", "jobs", "stages", "sql?details=true&planDescription=true", "allexecutors")
+    wanted = ["/jobs/", *(f"{first}/{kind}" for kind in kinds)]
+    for path in wanted:
+        status, headers, body = get(port, path)
+        if status == 200:
+            yield path, body
+            if "html" in headers.get("Content-Type", ""):
+                links = (unescape(link) for link in re.findall(r'href="(/[^"#]*)"', body.decode()))
+                wanted += [
+                    link for link in dict.fromkeys(links) if link not in wanted and not link.startswith("/static")
+                ]
+
+
+def test_no_password_is_on_spark_s_pages_or_in_what_consumers_write_and_say(
+    relay: RelayHere,
+    config: dict[str, Any],
+    dynamodb: Any,
+    redis_server: Any,
+    postgres: Any,
+    unique: str,
+    tmp_path: Path,
+) -> None:
+    """Passwords of Kafka, Redis, PostgreSQL and a file system: in plans, event logs, checkpoints, logs and errors."""
+    place, port = urlsplit(postgres.url), free_port()
+    with closing(redis.Redis.from_url(redis_server.url)) as admin:
+        admin.acl_setuser(unique, enabled=True, passwords=["+hunter2-redis"], keys=["*"], categories=["+@all"])
+    postgres.execute(f"CREATE ROLE {unique} LOGIN PASSWORD 'hunter2/postgres'")
+    postgres.execute(f"CREATE DATABASE {unique} OWNER {unique}")
+    config["cache"]["url"] = redis_server.url.replace("redis://", f"redis://{unique}:hunter2-redis@")
+    config["copy"] = {"url": f"postgresql://{unique}:hunter2%2Fpostgres@{place.hostname}:{place.port}/{unique}"}
+    config["spark"] = {
+        "conf": {
+            "spark.ui.enabled": "true",
+            "spark.ui.port": str(port),
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"{tmp_path}/events",
+            "spark.hadoop.fs.s3a.secret.key": "hunter2-s3",
+        }
+    }
+    (tmp_path / "events").mkdir()
+    client = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
+    create_table(client, unique)
+
+    def write(order: int) -> None:
+        client.put_item(TableName=unique, Item={"customer": {"S": "ada"}, "order_id": {"N": str(order)}})
+        assert relay("run", "CONFIG", "--until-caught-up").exit_code == 0
+
+    write(1)
+    command = ["consume", "cache", "copy", str(tmp_path / "relay.yaml"), "--checkpoint", str(tmp_path / "point")]
+    consumers = Process([sys.executable, "-m", "relay.cli", *command], tmp_path / "consumers.log")
+
+    def said(event: str) -> set[str]:
+        return {line["consumer"] for line in log_lines(tmp_path / "consumers.log", event)}
+
+    wait_until(lambda: said("batch") == {"cache", "copy"} or None, 240)
+    shown = dict(pages(port))
+    assert sum(path.startswith("/SQL/execution") for path in shown) > 1
+    assert sum(path.startswith("/api") for path in shown) == 5
+    assert not [path for path, body in shown.items() if b"hunter2" in body]
+    with closing(redis.Redis.from_url(redis_server.url)) as admin:
+        admin.acl_deluser(unique)
+        admin.client_kill_filter(_type="normal", skipme=True)
+    postgres.execute(f"ALTER ROLE {unique} PASSWORD 'changed'")
+    ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{unique}'"
+    postgres.execute(ended)
+    write(2)
+    wait_until(lambda: said("retry") | said("failed") == {"cache", "copy"} or None, 240)
+    consumers.terminate()
+    client.close()
+    written = [file for file in tmp_path.rglob("*") if file.is_file() and file.name != "relay.yaml"]
+    assert {"events", "consumers.log", "point"} <= {file.relative_to(tmp_path).parts[0] for file in written}
+    assert not [file for file in written if b"hunter2" in file.read_bytes()]
 
 
 WRONG = "wrong-hunter2"

@@ -271,3 +271,7 @@ class TestOnABroker:
         with pytest.raises(Unavailable, match=r"has cleanup\.policy=compact but needs delete"):
             topics.create_missing(admin, by_hash, ["orders"])
         topics.create_missing(admin, config(unique, kafka.bootstrap_servers, key="item"), ["orders"])
+        sources = [source.model_copy(update={"envelope": "debezium"}) for source in by_hash.sources]
+        of_debezium = by_hash.model_copy(update={"sources": sources})
+        with pytest.raises(Unavailable, match=r"needs delete: Kafka would refuse the record of a TRUNCATE"):
+            topics.create_missing(admin, of_debezium, ["orders"])

@@ -3,54 +3,14 @@
 from __future__ import annotations
 
 from itertools import cycle, repeat
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from relay.kafka.checkpoints import partition_of
-from relay.kafka.publisher import Aborted, TooSlow
-from relay.kafka.transaction import (
-    CHANGES_ARRIVE_FOR,
-    GATHER_FOR,
-    LARGEST_TRANSACTION,
-    LATE_AFTER,
-    LONGEST_OPEN,
-    SMALLEST_TRANSACTION,
-    OpenTransaction,
-    TransactionSize,
-)
-
-
-class SteppedClock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class ScriptedTransactions:
-    """Takes the place of a publisher and of its group."""
-
-    def __init__(self, clock: SteppedClock) -> None:
-        self.open = False
-        self.clock = clock
-        self.takes = 0.0
-
-    def begin(self) -> None:
-        self.open = True
-
-    def flush(self) -> None: ...
-
-    def commit(self, offsets: Any, metadata: Any) -> None:
-        self.clock.now += self.takes
-        self.open = False
-
-    def offsets(self, partitions: Any) -> None:
-        assert not partitions
-
-    def metadata(self) -> None:
-        raise AssertionError("nothing is sent")
+from relay.kafka.publisher import Aborted
+from relay.kafka.transaction import CHANGES_ARRIVE_FOR, GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
+from tests.kafka.scripted_transactions import Group, ScriptedPublisher, SteppedClock, idle_transaction
 
 
 @pytest.fixture
@@ -60,11 +20,7 @@ def clock() -> SteppedClock:
 
 @pytest.fixture
 def transaction(clock: SteppedClock) -> OpenTransaction:
-    sent: Any = ScriptedTransactions(clock)
-    made = OpenTransaction(repeat(sent), sent, clock=clock)
-    made.begin()
-    made.commit()
-    return made
+    return idle_transaction(clock)
 
 
 @pytest.mark.parametrize("pause", [0.005, 1.0, 3600.0])
@@ -185,44 +141,6 @@ def test_late_changes_do_not_wait_once_no_shard_has_more(transaction: OpenTransa
     assert transaction.linger(backlog=False) == pytest.approx(GATHER_FOR - 0.005)
 
 
-class ScriptedPublisher:
-    """Holds what was sent until it is committed or aborted. ``fails``: the next commit does so."""
-
-    def __init__(self) -> None:
-        self.open = False
-        self.fails = False
-        self.aborted = 0
-        self.committed: list[Any] = []
-
-    def begin(self) -> None:
-        self.open = True
-
-    def send(self, topic: str, value: bytes | None, key: bytes, partition: int) -> None:
-        assert self.open
-
-    def flush(self) -> None: ...
-
-    def commit(self, offsets: Any, metadata: Any) -> None:
-        if self.fails:
-            raise Aborted("a rebalance")
-        self.open = False
-        self.committed.append(offsets)
-
-    def abort(self) -> None:
-        self.open = False
-        self.aborted += 1
-
-
-class Group:
-    """Gives the partitions themselves for their offsets."""
-
-    metadata = None
-    view = SimpleNamespace(topic="checkpoints")
-
-    def offsets(self, partitions: set[int]) -> list[int]:
-        return sorted(partitions)
-
-
 def test_a_transaction_that_fails_to_commit_is_the_one_that_is_aborted() -> None:
     """I2, I3: else its records stay open beside those of the other publisher, and may be committed after them."""
     first, second = ScriptedPublisher(), ScriptedPublisher()
@@ -274,53 +192,3 @@ def test_a_checkpoint_leaves_only_when_the_broker_has_every_record_before_it() -
     transaction.publisher.send("orders", b"v", b"k", 0)
     transaction.commit()
     assert steps == ["orders", "acknowledged", "checkpoints", "committed"]
-
-
-@pytest.mark.parametrize("rate", [50_000, 200_000, 700_000, 5_000_000, 1_000_000_000])
-def test_the_size_of_transactions_becomes_what_the_broker_takes_in_a_second(rate: int) -> None:
-    """I10: beyond what it takes within the transaction timeout nothing would ever be committed."""
-    allowed = TransactionSize()
-    sizes = []
-    for _ in range(20):
-        size = allowed.most
-        allowed.note(size, 0.003 + size / rate)
-        sizes.append(allowed.most)
-    assert max(sizes) <= LARGEST_TRANSACTION
-    if rate == 1_000_000_000:
-        assert sizes[-1] == LARGEST_TRANSACTION
-    elif rate >= SMALLEST_TRANSACTION:
-        assert sizes[-1] == pytest.approx(rate, rel=0.5)
-    else:
-        assert sizes[-1] == SMALLEST_TRANSACTION
-
-
-def test_small_transactions_at_low_load_do_not_change_how_large_one_may_be() -> None:
-    allowed = TransactionSize()
-    for _ in range(10):
-        allowed.note(allowed.most, 0.01)
-    before = allowed.most
-    for took in (0.003, 0.5):
-        allowed.note(500, took)
-    assert allowed.most == before
-
-
-def test_a_transaction_that_did_not_arrive_in_time_makes_the_next_one_smaller(clock: SteppedClock) -> None:
-    """I10"""
-
-    class TooLarge(ScriptedPublisher):
-        def flush(self) -> None:
-            clock.now += 8.0
-            raise TooSlow("not in time")
-
-    publishers: Any = repeat(TooLarge())
-    transaction = OpenTransaction(publishers, Group(), clock=clock)  # type: ignore[arg-type]
-    transaction.begin()
-    transaction.sent(16 << 20, yields=False)
-    with pytest.raises(TooSlow):
-        transaction.commit()
-    transaction.abort()
-    transaction.begin()
-    transaction.sent(SMALLEST_TRANSACTION, yields=False)
-    assert not transaction.is_long
-    transaction.sent(SMALLEST_TRANSACTION, yields=False)
-    assert transaction.is_long

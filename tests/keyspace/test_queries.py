@@ -12,6 +12,7 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.keyspace import KeyspaceQueries
+from relay.services.mariadb import PASSWORD, USER
 from relay.token import EventToken
 from tests.keyspace.keyspaces import (
     DATABASE,
@@ -27,6 +28,7 @@ from tests.keyspace.keyspaces import (
     token_of,
     wait_for_position,
 )
+from tests.snippets import play, programs
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -73,6 +75,32 @@ def test_each_shard_answers_with_its_own_rows_and_token(shared: Keyspace) -> Non
         assert {shard: answer.fresher for shard, answer in answers.items()} == {LOW: True, HIGH: False}
         with pytest.raises(ValueError, match="has no shard c0-"):
             queries.scatter("SELECT 1", compare_event_tokens={"c0-": compare[LOW]})
+
+
+def test_the_programs_of_the_readme_run(shared: Keyspace, redis_server: Any) -> None:
+    for number in (7, 9):
+        shared.put(number, number * 10)
+    shared.replicated()
+    asking, caching = programs("relay/keyspace/README.md")
+    low, high = shared.shards[LOW], shared.shards[HIGH]
+    user = f'"{USER}", "{PASSWORD}", database="{DATABASE}"'
+    changes = {
+        '["db1-replica:3306", "db1-other:3306", "db1:3306"]': repr([server.address for server in low.all]),
+        '["db2-replica:3306", "db2:3306"]': repr([server.address for server in high.all]),
+        "SELECT total": "SELECT v",
+    }
+    connecting = {'"legacy/legacy"': repr(KEYSPACE), '"app", "secret", database="legacy"': user}
+    names = play(asking, changes | connecting)
+    assert (list(names["rows"]), names["fresher"]) == ([(70,)], True)
+    assert {shard: list(answer.rows) for shard, answer in names["answers"].items()} == {LOW: [(1,)], HIGH: [(1,)]}
+    server = f'host="{low.primary.host}", port={low.primary.port}, user="{USER}", password="{PASSWORD}"'
+    changes = {
+        "redis://cache:6379/0": redis_server.url,
+        "SELECT id, total": "SELECT id, v",
+        'host="db1", user="app", password="secret", database="legacy"': f'{server}, database="{DATABASE}"',
+    }
+    values = play(caching, changes | connecting, names)["customers"]
+    assert [read.value for read in values.values()] == [b"70", b"90"]
 
 
 def test_a_query_is_read_as_the_server_reads_it(shared: Keyspace) -> None:

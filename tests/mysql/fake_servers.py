@@ -11,9 +11,8 @@ import pymysql
 
 from relay.errors import Unavailable
 from relay.gtid import parse
-from relay.mysql.connection import ServerConnection
+from relay.mysql.connection import Login, ServerConnection
 from relay.mysql.errors import Interrupted, NoTable
-from relay.mysql.login import Login
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
 from relay.process.service_clock import ServiceClock
@@ -77,7 +76,7 @@ class FakeServer(ServerConnection):
         status, denies = self.status, self.denies
 
         class Cursor:
-            def execute(self, statement: str) -> None:
+            def execute(self, statement: str, _: object) -> None:
                 assert statement == "SHOW REPLICA STATUS"
                 if denies:
                     raise pymysql.err.OperationalError(1227, "Access denied; you need (at least one of) ...")
@@ -127,7 +126,7 @@ class FakeMariaDB(FakeServer):
             def __exit__(self, *error: object) -> None:
                 """Nothing is open."""
 
-            def execute(self, statement: str) -> None:
+            def execute(self, statement: str, _: object) -> None:
                 assert statement == "SHOW ALL SLAVES STATUS"
 
             def fetchall(self) -> Any:

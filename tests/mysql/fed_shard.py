@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
-from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.mysql_dialect.tables import Table
 from relay.table import Column

@@ -22,7 +22,7 @@ from relay.mysql.binlog.events import (
 )
 from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import parse
-from relay.mysql.layouts import Layouts
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql_dialect.tables import Table
 from tests.mysql.encoder import ColumnType, rows, table_map
 from tests.mysql.row_cases import CASES, UTF8MB4, Case, decimals, fixed, text, whole

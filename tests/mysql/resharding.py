@@ -24,7 +24,7 @@ from relay.mysql_dialect.tables import Table, lay_out
 from relay.records import CommittedStream, Lineage, Plan, Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.source import Opening, Page, ShardReader, Unreadable
-from relay.stream.journals import record_of, shards_of
+from relay.stream.journals import check_participants, shards_of
 from relay.table import Column
 from tests.mysql.shards import config, ids, open_at, read_to_head
 from tests.waiting import wait_until
@@ -238,11 +238,12 @@ class World:
     def _commit(self, shard: Shard, page: Page) -> None:
         self.published += page.changes
         before = self.checkpoints.get(shard.id) or ShardCheckpoint(ShardState.PLANNED, parents=shard.parents)
-        journal = record_of(page.journal, shard, self.plan, self.checkpoints) if page.journal else None
+        if page.journal:
+            check_participants(page.journal, shard, self.plan, self.checkpoints)
         state = ShardState.FINISHED if page.finished else ShardState.READING
         token = page.token or before.token
         self.checkpoints[shard.id] = ShardCheckpoint.from_json(
-            replace(before, state=state, position=page.position, token=token, journal=journal).to_json()
+            replace(before, state=state, position=page.position, token=token, journal=page.journal).to_json()
         )
 
     def run(self, done: Callable[[], bool]) -> None:

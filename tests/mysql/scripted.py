@@ -38,7 +38,7 @@ class Scripted:
     ``asked``: the dump commands received. ``chunk``: bytes sent at a time. ``challenges``: packets sent one after the
     other in answer to the login, which is rejected then; ``told``: the login and what the client answered.
 
-    ``context``: of a server that takes TLS only. ``passes``: says of a password in clear text whether it is right; the
+    ``context``: of a server that takes TLS only. ``passes``: says whether a clear-text password is right; the
     server asks for one then, as RDS does. ``answers``: packets in answer to statements, after ``rows_before``.
     """
 

@@ -10,7 +10,7 @@ import pytest
 from pymysql.constants import ER
 
 from relay.mysql_dialect.altered import Shape, altered, created
-from relay.mysql_dialect.definitions import ask, text_by_default
+from relay.mysql_dialect.catalog import ask, text_by_default
 from relay.services.mariadb import MariaDB
 from tests.mysql.reading import session
 

@@ -39,7 +39,7 @@ def test_a_row_has_the_same_values_by_a_select_and_by_an_update_in_the_binlog(se
         assert updated is not None
         for name, value, same in zip(logged.names, row, updated, strict=True):
             assert repr(value) == repr(same), name
-    assert tuple(found.definition("t").columns) == logged.schema.row
+    assert tuple(found.definition().columns) == logged.schema.row
 
 
 def test_every_row_is_read_once_in_chunks_of_any_size_whatever_its_key(server: Any, unique: str) -> None:

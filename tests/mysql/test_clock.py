@@ -13,7 +13,7 @@ import pytest
 
 import relay
 from relay.mysql.connection import connect
-from relay.mysql.layouts import Layouts
+from relay.mysql.relayed_tables import Layouts
 from relay.process.service_clock import ServiceClock
 from tests.clock import Clock
 from tests.mysql.reading import session

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from relay.avro.compiled_fields import compiled_fields
 from relay.errors import RelayError
-from relay.mysql.chunks import ChunkQuery, TableDescription
-from relay.mysql.indexes import PRIMARY, Part, UniqueIndex
+from relay.mysql.chunks import PRIMARY, ChunkQuery, Part, TableDescription, UniqueIndex
 from relay.mysql.text_rows import values_of
 from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
 from relay.mysql_dialect.tables import Row, Table, lay_out
@@ -73,7 +72,7 @@ def packet(values: Sequence[bytes | None]) -> bytes:
 def laid_out(kinds: Sequence[str], keys: int) -> tuple[Table, ChunkQuery]:
     columns = tuple((f"c{at}", kind, VALUES[kind][0], None) for at, kind in enumerate(kinds))
     found = TableDescription(columns, (UniqueIndex(PRIMARY, tuple(Part(f"c{at}") for at in range(keys))),))
-    definition = found.definition("t")
+    definition = found.definition()
     return lay_out("s", "t", definition.columns, definition.primary), ChunkQuery("d", "t", found)
 
 

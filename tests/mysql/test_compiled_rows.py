@@ -18,8 +18,8 @@ from relay.change import Change
 from relay.kafka.keys import KeyCodec
 from relay.kafka.topic_writer import compiled_records
 from relay.mysql.binlog.events import COMMIT, DELETE, UPDATE, WRITE, BinlogEvent, TransactionBegin
-from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.transactions import ShardTransactions
 from relay.source import STREAMED_PAGE
 from tests import needs

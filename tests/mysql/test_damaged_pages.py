@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from relay.change import Snapshot
-from relay.mysql.chunks import COLUMNS
+from relay.mysql.chunks import COLUMNS, INDEXES, PRIMARY
 from relay.mysql.database_snapshots import ChunkReader
-from relay.mysql.indexes import INDEXES, PRIMARY
 from relay.mysql.positions import BinlogPosition
 from relay.mysql_dialect.tables import lay_out
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart

@@ -207,7 +207,7 @@ def test_a_page_holds_a_megabyte_however_large_the_rows_are(mariadb: Any, unique
     while not pages[-1].finished:
         pages.append(read_page(reader))
     reader.close()
-    sizes = [page.size for page in pages]
+    sizes = [page.counts.size for page in pages]
     assert max(sizes) < 1.5 * (1 << 20)
     assert sum(sizes) > 30 * 300_000
 
@@ -217,8 +217,8 @@ def test_the_pace_of_a_snapshot_is_a_fifth_of_a_second_worth_of_rows(mariadb: An
     reader = segment_of(source, head(source), "item")
     page = read_page(reader)
     reader.close()
-    assert (len(page.changes), page.full, page.finished) == (100, False, False)
-    assert page.rest == 0.2
+    assert (len(page.changes), page.finished) == (100, False)
+    assert page.pause == 0.2
 
 
 def test_a_snapshot_rests_for_what_it_read_also_where_few_rows_are_wanted(
@@ -229,7 +229,7 @@ def test_a_snapshot_rests_for_what_it_read_also_where_few_rows_are_wanted(
     reader = segment_of(source, head(source), "item")
     pages = [read_page(reader), read_page(reader)]
     reader.close()
-    assert [(len(page.changes), page.rest) for page in pages] == [(1, 0.2), (0, 0.2)]
+    assert [(len(page.changes), page.pause) for page in pages] == [(1, 0.2), (0, 0.2)]
 
 
 def test_the_time_of_a_read_is_neither_later_than_the_stream_nor_than_the_margin(
@@ -289,7 +289,7 @@ def test_a_table_whose_primary_key_the_server_generates_and_hides_is_read(mysql:
 
 
 def test_every_table_is_read_although_the_server_limits_the_rows_of_a_select(server: Any, unique: str) -> None:
-    """I1: it would limit what information_schema says of columns and tables, too."""
+    """I1: it would limit what information_schema says about columns and tables, too."""
     with session(server, unique) as execute:
         for table in ("item", "other"):
             execute(f"create table {table} (id int primary key, v int)")

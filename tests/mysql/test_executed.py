@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.mysql.executed import Executed, sid_block
+from relay.mysql.gtids import Executed, sid_block
 
 SERVERS = [str(uuid.UUID(int=each)) for each in range(4)]
 

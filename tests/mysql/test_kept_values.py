@@ -13,8 +13,8 @@ import pymysql
 import pytest
 
 from relay.change import Change
-from relay.mysql.table_rows import MySQLTableRows
-from relay.mysql_dialect.kept_values import keeps_values
+from relay.mysql.kind import MySQLTableRows
+from relay.mysql_dialect.alter_effects import keeps_values
 from tests.mysql.alter_forms import CHANGED, FULL, GENERATED, KEPT, LOOSE, ROWS, TABLE, TYPES
 from tests.mysql.reading import session
 from tests.mysql.shards import begin, open_at, read_to_head, source_of
@@ -75,7 +75,7 @@ class Altering:
                 stored = {key["id"]: without_nulls(image) for key, image in rows.all()}
             if found.get(table, {}) != stored:
                 differs.add(table)
-        return differs, set(re.findall(r"table (\w+) .*, and no change shows them", self.log.text))
+        return differs, set(re.findall(r"table (\w+) .*, which no change shows", self.log.text))
 
 
 @pytest.fixture

@@ -219,14 +219,14 @@ def test_a_named_table_that_is_missing_is_explained(server: Any, execute: Any, u
     for name, said in (
         ("low", "has no table low: it is a partition of the table parted: name the table"),
         ("parted#P#low", "has no table parted#P#low: it is a partition of the table parted: name the table"),
-        ("Parted", "has no table Parted, but one that is called parted: write it so"),
+        ("Parted", "has no table Parted, but one that is called parted: use this spelling"),
         ("passing", "has no table passing: create it, .*; a temporary table is not in the binlog"),
     ):
         source = source_of(unique, server, tables=[name])
         with pytest.raises(RelayError, match=f"the database {unique} {said}"):
             begin(source)
         with pytest.raises(RelayError, match=f"it {said}"):
-            check_tables(source.config, source)
+            check_tables(source)
 
 
 @pytest.mark.parametrize("server", ["mariadb"], indirect=True)

@@ -7,8 +7,8 @@ import pytest
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
-from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents, last_added
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql_dialect.tables import lay_out
 from relay.table import Column
 from tests.mysql.shards import config

@@ -12,11 +12,11 @@ import pytest
 from relay.mysql.binlog.events import BinlogEvent
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
-from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.reader import BinlogShardReader
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.reshard import HandoverCheck
 from relay.records import Shard
 from tests.mysql.fake_servers import A, B, FakeServer, FakeShard

@@ -254,7 +254,7 @@ def test_a_large_transaction_takes_the_memory_of_a_page(server: MariaDB, table: 
     reader = open_at(source, begin(source)["-"])
     server.execute(f"INSERT {table}.t SELECT seq, REPEAT('x', 200) FROM {table}.seq_1_to_20000")
     changes, pages = read_until(reader, lambda found: len(found) == 20000)
-    assert max(page.size for page in pages) < STREAMED_PAGE + 64_000
+    assert max(page.counts.size for page in pages) < STREAMED_PAGE + 64_000
     assert len(changes) == 20000
     assert changes[-1].transaction
     assert changes[-1].transaction.last

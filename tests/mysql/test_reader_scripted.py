@@ -13,9 +13,9 @@ from relay.gtid import GtidSet
 from relay.mysql.binlog.events import BinlogEvent, Heartbeat, Statement
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied, Interrupted, NoTable
-from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.servers import ReadableServer, ShardServers
 from relay.mysql_dialect.statements import classify
 from relay.records import Shard
@@ -166,7 +166,7 @@ def test_a_foreign_key_is_asked_for_after_a_statement_and_nothing_waits_for_the_
     is_seen = not isinstance(fault, (Denied, NoTable))
     assert caplog.text.count("changes by the foreign key late to shop.t are not relayed") == (1 if is_seen else 0)
     unseen = 2 if isinstance(fault, Denied) else 0
-    assert caplog.text.count("the foreign keys of shop.t cannot be seen: SHOW VIEW (1142)") == unseen
+    assert caplog.text.count("cannot look up the foreign keys of shop.t: SHOW VIEW (1142)") == unseen
 
 
 def test_transactions_of_a_former_primary_are_not_local_while_the_new_primary_does_not_answer() -> None:

@@ -374,7 +374,7 @@ def test_new_tables_of_one_name_that_two_workers_have_met_end_both(
             mariadb.execute(f"INSERT {name}.item VALUES (1)")
         for worker in workers:
             assert worker.wait(60) == 2, worker.log()
-            assert worker.has_logged(f"'{unique}.item', which is that of table item of source {unique}_")
+            assert worker.has_logged(f"'{unique}.item', which is the topic of table item of source {unique}_")
     finally:
         for worker in workers:
             worker.kill()

@@ -71,7 +71,7 @@ class Played:
         }
         rows = {name: each for name, each in stored.items() if each}
         differs = {name for name in found | rows if found.get(name) != rows.get(name)}
-        warned = set(re.findall(r"table (\w+) has the rows of \w+ now, and no change shows them", self.log.text))
+        warned = set(re.findall(r"table (\w+) has the rows of \w+ now, which no change shows", self.log.text))
         effects: dict[str, Effect | str] = {}
         for number, statement in enumerate(statements):
             own = {name for name in differs if name.endswith(f"_{number}")}

@@ -156,7 +156,7 @@ def test_names_are_found_in_any_case_on_a_server_that_has_them_in_lower_case(uni
     """I1: statements are logged as they were written, and rows with the names that the server has."""
     with MariaDB(options={"lower-case-table-names": 1}) as server, session(server, unique) as execute:
         execute("CREATE TABLE Orders (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2")
-        with pytest.raises(ConfigError, match=f"calls the database {unique}: write it so"):
+        with pytest.raises(ConfigError, match=f"the database is spelled {unique}: use this spelling"):
             source_of(unique.upper(), server)
         source = source_of(unique, server, tables=["orders"])
         start = begin(source)["-"]
@@ -297,9 +297,9 @@ def test_a_table_that_gets_the_rows_of_another_is_warned_of(
             execute(statement)
         with closing(open_at(source, start)) as reader:
             read_to_head(reader)
-    said = [record.getMessage() for record in caplog.records if "and no change shows them" in record.getMessage()]
+    said = [record.getMessage() for record in caplog.records if "which no change shows" in record.getMessage()]
     assert [each.split(": ")[1] for each in said] == [
-        f"table {new} has the rows of {old} now, and no change shows them" for new, old in tables.items()
+        f"table {new} has the rows of {old} now, which no change shows" for new, old in tables.items()
     ]
 
 
@@ -321,7 +321,7 @@ def test_a_table_that_was_dropped_without_a_binlog_is_emptied_where_it_is_create
             changes, _ = read_to_head(reader)
     emptied = ("TRUNCATE", None, None)
     assert shorter(changes) == [("INSERT", 1, 1), emptied, ("INSERT", 2, 2), emptied, ("INSERT", 2, 2)]
-    assert caplog.text.count("nothing in the binlog has removed the one before") == 1
+    assert caplog.text.count("nothing in the binlog has removed the table before it") == 1
 
 
 def test_a_function_whose_changes_are_logged_as_a_statement_is_refused(
@@ -342,10 +342,10 @@ def test_a_function_whose_changes_are_logged_as_a_statement_is_refused(
             execute(f"INSERT other VALUES ({at})")
         with closing(open_at(source, start)) as reader:
             read_to_head(reader)
-        assert caplog.text.count("its triggers change in relayed ones is not in the binlog: 'INSERT other") == 1
+        assert caplog.text.count("triggers to relayed tables are not in the binlog: 'INSERT other") == 1
         execute("SELECT f(1)")
         assert execute("SELECT * FROM t") == ((1,),)
-        check_refused(source, start, f"may be to tables of {unique} is logged as a statement")
+        check_refused(source, start, f"may affect tables of {unique} is logged as a statement")
 
 
 @pytest.mark.parametrize("change", ["UPDATE w SET v = 2", "SELECT f()", "INSERT x VALUES (1)"])
@@ -371,4 +371,4 @@ def test_a_change_in_another_database_that_is_logged_as_a_statement_is_warned_of
         with closing(open_at(source, start)) as reader:
             changes, _ = read_to_head(reader)
     assert changes == []
-    assert caplog.text.count("so what a view, a function or its triggers change in relayed ones is not") == 1
+    assert caplog.text.count("so changes by a view, a function or triggers to relayed tables are not") == 1

@@ -9,9 +9,9 @@ import pytest
 
 from relay.config.protection import MASK
 from relay.errors import Unavailable
-from relay.mysql import table_rows
+from relay.mysql import kind
+from relay.mysql.kind import MySQLTableRows
 from relay.mysql.source import MySQLSource
-from relay.mysql.table_rows import MySQLTableRows
 from relay.operations.compared_rows import ComparedTable
 from tests.mysql.key_types import KEYS
 from tests.mysql.reading import session
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.services
 
 
 def test_rows_are_found_by_keys_of_every_type(server: Any, unique: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_rows, "_CHUNK", 2)
+    monkeypatch.setattr(kind, "_CHUNK", 2)
     with session(server, unique) as execute, closing(source_of(unique, server)) as source:
         for name, (columns, rows) in KEYS.items():
             if name == "several":

@@ -328,7 +328,8 @@ def test_a_table_that_is_filled_after_it_was_removed_unseen_is_refused_with_what
     shard.transactions.feed([*inserted(101, table), *filled(102, table)])
     said = (
         "-: 0-1-102 replaces the table t and fills it in one transaction, and nothing in the binlog has removed the "
-        "one before, as with `sql_log_bin = 0`: start after it and take a snapshot of the table, or exclude the table"
+        "table before it, as with `sql_log_bin = 0`: start after it and take a snapshot of the table, or exclude the "
+        "table"
     )
     assert str(shard.consume().error).endswith(said)
 

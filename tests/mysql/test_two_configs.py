@@ -67,7 +67,7 @@ def test_no_row_of_a_table_that_only_one_of_two_workers_has_is_passed(
         right.wait_for("took over 64 partitions")
         with worker(fewer) as wrong:
             for relay in (right, wrong):
-                relay.wait_for("publishes source s0 otherwise, and only one of the two is in force")
+                relay.wait_for("publishes source s0 differently, and only one of the two is in force")
             for number in range(SOURCES):
                 for row in range(ROWS):
                     for kind in ("kept", "wanted"):

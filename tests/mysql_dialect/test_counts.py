@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.counts import KeyCounts
+from relay.mysql_dialect.makers import KeyCounts
 
 
 @settings(deadline=None)

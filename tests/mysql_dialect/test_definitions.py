@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from relay.mysql_dialect.definitions import ask, carried_column, definitions
+from relay.mysql_dialect.catalog import ask, carried_column
 from relay.table import Column
 
 
@@ -52,14 +52,17 @@ def test_a_definition_determines_the_carried_type(definition: str, carried: str)
 
 def test_of_an_unknown_type_the_column_and_the_problem_are_named() -> None:
     """I12: and other tables are found."""
-    found = definitions([("t", "c", "frobnicate(3)"), ("u", "c", "int")], [])
+    found = ask(lambda _: [("t", "c", "frobnicate(3)", None), ("u", "c", "int", None)], "shop")
     assert found["t"].problem.startswith("cannot be relayed with its column c: columns of type frobnicate cannot be")
     assert not found["u"].problem
 
 
 def test_tables_have_their_columns_and_keys_in_order() -> None:
-    rows = [("a", "x", "int(11)"), ("a", "y", "text"), ("b", "z", "blob"), ("c", "w", "nonsense")]
-    found = definitions(rows, [("a", "y"), ("a", "x"), ("other", "q")], wanted=["a", "b"])
+    rows = [
+        *(("a", "x", "int(11)", 2), ("a", "y", "text", 1)),
+        *(("b", "z", "blob", None), ("c", "w", "nonsense", None), ("other", "q", "int", 1)),
+    ]
+    found = ask(lambda _: rows, "shop", wanted=["a", "b"])
     assert list(found) == ["a", "b"]
     assert found["a"].columns == [Column("x", "int"), Column("y", "string")]
     assert found["a"].primary == ["y", "x"]

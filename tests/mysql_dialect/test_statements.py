@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES, UNKNOWN_MODE
-from relay.mysql_dialect.statements import Classified, Kind, Name, classify
+from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES, UNKNOWN_MODE, Name
+from relay.mysql_dialect.statements import Classified, Kind, classify
 
 
 @pytest.mark.parametrize(

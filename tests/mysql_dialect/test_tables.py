@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from relay.avro.schema import change_schema
+from relay.config import MySQLConfig
 from relay.errors import RelayError
-from relay.mysql_dialect.tables import lay_out, lay_out_keys
+from relay.mysql.relayed_tables import Layouts
+from relay.mysql_dialect.tables import Unfit, lay_out, lay_out_keys
 from relay.stream.planning import key_of
 from relay.table import Column
 
@@ -74,3 +76,15 @@ def test_a_table_that_is_gone_has_the_key_that_it_had() -> None:
     schema = lay_out("s", "t", [Column("d", "string", "date"), Column("n", "int")], ["d", "n"]).schema
     assert lay_out_keys("s", "t", key_of(schema), None).schema.key == schema.key
     assert key_of(schema) == (("d", "string", "date"), ("n", "int"))
+
+
+def test_a_table_whose_columns_have_one_name_in_debeziums_envelope_is_left_out() -> None:
+    """I12: the other tables of the source go on."""
+    columns = [Column(name, "int") for name in ("id", "a-b", "a#b")]
+    settings = {"name": "s", "type": "mysql", "database": "d", "shards": {"-": ["h:1"]}, "envelope": "debezium"}
+    layouts = Layouts(MySQLConfig.model_validate(settings))
+    assert layouts("d", "odd", columns, ["id"]) is None
+    assert "the columns a#b, a-b have the same name in `envelope: debezium`" in layouts.skipped.reasons["odd"]
+    assert layouts("d", "plain", columns[:2], ["id"]) is not None
+    with pytest.raises(Unfit, match="list the tables to relay"):
+        Layouts(MySQLConfig.model_validate({**settings, "tables": ["odd"]}))("d", "odd", columns, ["id"])

@@ -21,7 +21,7 @@ def unseen(followed: Followed, sql: str, sql_mode: int = 1 << 21) -> dict[str, s
     return {} if applied is None else dict(applied.unseen)
 
 
-MAY_DIFFER = {"items": "may have other values now"}
+MAY_DIFFER = {"items": "may have different values now"}
 
 
 def test_a_statement_that_brings_rows_or_changes_their_values_is_told_from_one_that_keeps_them() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay.observe.status import Poll, SourceView, WorkerStatus
+from relay.observe.status import LatestListing, Poll, SourceView, WorkerStatus
 from relay.records import Plan, Shard, ShardCheckpoint, ShardState, StreamId
 
 NOW = 1000.0
@@ -12,20 +12,21 @@ NOW = 1000.0
 
 WALL = 1_800_000_000.0
 
+_LISTED: dict[str, Any] = {"listed": {}, "listed_at": WALL, "listing_wanted_at": WALL - 1000, "listing_took": 0.0}
+
 PLAN = Plan("trim_horizon", WALL - 500, {}, {})
 
 
 def source(name: str = "orders", **known: Any) -> SourceView:
     """Return a source with a plan, listed just now, without shards; ``known`` overrides its fields."""
     stream = StreamId(name, "2026-01-01")
+    listing = (known.pop(each, default) for each, default in _LISTED.items())
     return SourceView(
         **{
             "stream": stream,
             "plan": PLAN,
             "checkpoints": {},
-            "listed": {},
-            "listed_at": WALL,
-            "listing_wanted_at": WALL - 1000,
+            "listing": LatestListing(*listing),
             "low_watermark": None,
             "open": {},
             "segments": {},

@@ -6,16 +6,20 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from relay.config import Config
+from relay.errors import Unavailable
 from relay.observe.access import Access
-from relay.observe.consumers import ConsumersObserver, ConsumerWatch
-from relay.observe.history import Totals
+from relay.observe.consumers import ConsumersObserver, ConsumerWatch, WatchedStore
+from relay.observe.history import Event, Recent, Totals
+from relay.observe.liveness import Uncommitted
 from relay.observe.observer import Observer
 from relay.observe.server import serve, serve_observer
 from relay.observe.status import SourceView, WorkerStatus
 from relay.process.managed import free_port
+from relay.process.store_memory import ServerMemory
 from relay.records import Shard, StreamId
 from tests.listening import NOBODY
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
@@ -32,7 +36,8 @@ GAP = {
 class State:
     """What two workers know; ``lags``: seconds, of the consumers, or the error with which one has stopped.
 
-    ``failing``: the errors of consumers that try again. ``silent``: peers that do not answer.
+    ``failing``: the errors of consumers that try again. ``silent``: peers that do not answer. ``uncommitted``: what the
+    workers cannot commit. ``tables_aside``: by consumer, tables that take no changes, and why. ``store``: the cache's.
     """
 
     workers: list[WorkerStatus]
@@ -42,7 +47,17 @@ class State:
     dead_letters: int = 0
     failing: Mapping[str, str] = field(default_factory=dict)
     silent: Sequence[str] = ()
+    uncommitted: Uncommitted | None = None
+    tables_aside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    store: Sequence[ServerMemory] | Exception = ()
     name: str = "shop"
+    events: Sequence[Event] = (
+        Event(WALL - 259_200, "restart", "worker 0 begins, version 0.1.0"),
+        Event(WALL - 7_300, "rebalance", "took over 32 partitions"),
+        Event(WALL - 3_600, "failover", "source legacy: shard -80: switching from db-1:3306 to db-2:3306"),
+        Event(WALL - 600, "DDL", "source legacy: ALTER of table legacy at 0-101-48213377"),
+        Event(WALL - 90, "warning", "source orders: shard shardId-1 cannot be read, failure 3 in a row: throttled"),
+    )
 
 
 def shard(number: int) -> str:
@@ -93,6 +108,9 @@ def legacy(**known: Any) -> SourceView:
     )
 
 
+_TOPICS = {("orders", "orders"): "shop.orders", ("legacy", "legacy.customers"): "shop.customers"}
+
+
 def _workers(*sources: SourceView) -> list[WorkerStatus]:
     """Return two workers that share the partitions; the second one has open what the first one has not."""
     second = [
@@ -102,8 +120,8 @@ def _workers(*sources: SourceView) -> list[WorkerStatus]:
         for each in sources
     ]
     return [
-        status(*sources, owned=frozenset(range(32)), group="shop.relay"),
-        status(*second, owned=frozenset(range(32, 64)), group="shop.relay"),
+        status(*sources, owned=frozenset(range(32)), group="shop.relay", topics=_TOPICS),
+        status(*second, owned=frozenset(range(32, 64)), group="shop.relay", topics=_TOPICS),
     ]
 
 
@@ -181,6 +199,27 @@ def set_aside() -> State:
     return State(_workers(orders(), legacy(set_aside=refused)))
 
 
+def source_away() -> State:
+    absent = (("billing", NOW - 90, "no server answers at mysql://me:hunter2@db/"),)
+    return State([replace(each, absent=absent) for each in _workers(orders(), legacy())])
+
+
+def fenced_worker() -> State:
+    return replace(healthy(), uncommitted=Uncommitted(NOW - 300, 7, NOW - 1, "fenced: another worker has this name"))
+
+
+def copy_without_a_table() -> State:
+    return replace(healthy(), tables_aside={"copy": {"orders": "column note has another type at redis://me:hunter2@x"}})
+
+
+def store_away() -> State:
+    return replace(healthy(), store=Unavailable("no server answers at redis://me:hunter2@redis:6379/0"))
+
+
+def store_full() -> State:
+    return replace(healthy(), store=[ServerMemory("redis:6379", 9_000_000, 9_000_000, "noeviction")])
+
+
 def starting() -> State:
     return State(_workers(orders(plan=None), legacy()))
 
@@ -207,7 +246,9 @@ STATES = {
     "healthy": healthy, "snapshotting": snapshotting, "stalled": stalled, "gap": gap_and_dead_letters,
     "failing consumer": failing_consumer, "silent process": silent_process, "late consumer": late_consumer,
     "published gap": published_gap, "repaired gap": repaired_gap, "unmet gap": unmet_gap, "set aside": set_aside,
-    "left out": table_left_out, "starting": starting, "hostile": hostile,
+    "left out": table_left_out, "source away": source_away, "fenced": fenced_worker, "copy": copy_without_a_table,
+    "store away": store_away, "store full": store_full,
+    "starting": starting, "hostile": hostile,
 }  # fmt: skip
 
 
@@ -222,15 +263,24 @@ def _config(address: str, **http: Any) -> Config:
 def _show(observer: Observer, known: WorkerStatus, state: State) -> None:
     observer.clock, observer.wall = lambda: NOW, lambda: WALL
     observer._status, observer.liveness.turned = known, NOW
+    observer.liveness.started = NOW - 86_400 * 3
+    observer.liveness.uncommitted = state.uncommitted
+    observer.recent = Recent()  # without what another test has left for this port
+    observer.recent.add(state.events if observer.worker == 0 else ())
     totals = Totals(0, 0, 0)
     for sample in range(181):
         minute = (180 - sample) / 12
         pages = totals.pages + 10
         totals = Totals(totals.changes + 5 * state.rate(minute), totals.latency + 2 + math.cos(minute * 4), pages)
-        observer.history.add(NOW - 60 * minute, WALL - 60 * minute, totals, state.lag(minute))
+        observer.recent.history.add(NOW - 60 * minute, WALL - 60 * minute, totals, state.lag(minute))
     for _ in range(state.dead_letters):
         observer.metrics.count_dead_letter("orders")
+    observer.metrics.tables = {("orders", "orders"): 1_234_567, ("legacy", "legacy.customers"): 89}
     observer.metrics.count_commit(0.01)
+
+
+def _set_aside(tables: Mapping[str, str]) -> dict[str, tuple[float, str]]:
+    return {table: (WALL, why) for table, why in tables.items()}
 
 
 def _consumers(state: State) -> ConsumersObserver:
@@ -238,10 +288,19 @@ def _consumers(state: State) -> ConsumersObserver:
     for name, lag in state.lags.items():
         watch = ConsumerWatch(name, ["shop.orders"], found.counted, clock=lambda: NOW)
         found.watches.append(watch)
+        watch.set_aside = partial(_set_aside, state.tables_aside.get(name, {}))
+        watch.store = WatchedStore(lambda: NOW - 20)
+        watch.store.look(state.store if name == "cache" else ())
+        watch.store._clock = watch.clock
         watch.start_at({"shop.orders": {"0": 0}})
         if isinstance(lag, str):
             watch.fail(lag, for_good=True)
             continue
+        for sample in reversed(range(181)):
+            seen = Totals(60 * (180 - sample), 0, 0)
+            watch._progress.history.add(
+                NOW - 5 * sample, WALL - 5 * sample, seen, max(0.0, lag * (1 + math.sin(sample / 9) / 2))
+            )
         watch._progress.complete = NOW - lag
         watch.look({"shop.orders": {"0": 0}}, {"shop.orders": {"0": int(lag * 900)}}, NOW)
         if name in state.failing:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from relay.errors import RelayError
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.consumers import ConsumersObserver, ConsumerWatch
 from relay.observe.server import answer
-from relay.process.server_memory import ServerMemory
+from relay.process.store_memory import ServerMemory
 from tests.clock import Clock
 from tests.observe.documented import documented
 
@@ -99,7 +100,7 @@ def test_health_is_red_when_the_ends_of_the_topics_are_not_seen(observer: Consum
     look(observer.watches[0], 0, clock)
     clock.now += 301
     look(observer.watches[0], 0, clock)
-    assert health(observer) == ["consumer copy cannot see the ends of its topics; see the brokers"]
+    assert health(observer) == ["consumer copy cannot look up the ends of its topics; see the brokers"]
 
 
 def test_only_a_consumer_that_hangs_is_red_for_what_restarts_processes(
@@ -238,14 +239,36 @@ def test_a_table_that_is_set_aside_makes_health_red_at_once_and_no_process_is_re
 
 
 def test_the_memory_of_each_server_of_the_cache_is_shown(observer: ConsumersObserver) -> None:
-    observer.watches[0].memory = [
-        ServerMemory("cache1:6379", 5, 9, "noeviction"),
-        ServerMemory("cache2:6379", 7, 0, ""),
-    ]
+    memory = [ServerMemory("cache1:6379", 5, 9, "noeviction"), ServerMemory("cache2:6379", 7, 0, "")]
+    observer.watches[0].store.look(memory)
     lines = answer(observer, "/metrics")[2].decode().splitlines()
     assert 'relay_consumer_store_used_bytes{consumer="log",server="cache1:6379"} 5.0' in lines
     limit = 'relay_consumer_store_limit_bytes{consumer="log",policy="noeviction",server="cache1:6379"} 9.0'
     assert limit in lines
+
+
+def test_a_store_is_bypassed_that_has_not_answered_or_has_had_no_room_for_a_while(
+    observer: ConsumersObserver, clock: Clock
+) -> None:
+    """I10: of one that answers late there is no word."""
+    store = observer.watches[0].store
+    full, evicts = ServerMemory("c:1", 9, 9, "noeviction"), ServerMemory("c:1", 9, 9, "allkeys-lru")
+    store.look(RelayError("no answer at redis://me:secret@c:1"))
+    clock.now += 15
+    assert health(observer) == []
+    store.look([full])
+    clock.now += 1
+    assert health(observer) == ["consumer log: its store is bypassed, and values come from the source"]
+    assert observer.stalls()[0].seconds == 16
+    store.look(RelayError("no answer at redis://me:secret@c:1"))
+    assert "secret" not in str(observer.stalls())
+    for fine in ([evicts], [ServerMemory("c:1", 8, 9, "noeviction"), ServerMemory("d:1", 8, 0, "noeviction")]):
+        store.look(fine)
+        clock.now += 20
+        assert health(observer) == []
+        store.look([full])
+        clock.now += 20
+        assert len(health(observer)) == 1
 
 
 def test_the_longest_lag_of_the_cache_from_a_commit_shows_for_five_minutes(

@@ -8,8 +8,8 @@ import pytest
 
 from relay.observe.health import STALLED_AFTER, find_stalls, not_ready_reasons
 from relay.observe.liveness import Liveness
-from relay.observe.report import report
 from relay.observe.status import Poll
+from relay.observe.status_json import report
 from relay.records import Shard
 from tests.clock import Clock
 from tests.observe.known import NOW, PLAN, WALL, finished, listed, polled, reading, source, status
@@ -116,7 +116,7 @@ def test_checkpoints_that_are_not_read_to_their_end_are_a_stall_with_topic_and_p
     seen = {0: NOW - 1, 3: NOW - LONG - 30, 7: NOW - LONG - 40, 8: NOW - LONG - 29}
     known = status(source(), barrier_timeout=30.0, checkpoints="shop.checkpoints", checkpoints_read_at=seen)
     [stall] = find_stalls(known, NOW, NOW, WALL)
-    assert stall.what.startswith("topic shop.checkpoints is not read to its end in partitions 3, 7; ")
+    assert stall.what.startswith("topic shop.checkpoints was not read to its end in partitions 3, 7; ")
     assert stall.seconds == LONG + 40
 
 

@@ -136,7 +136,7 @@ def test_what_the_view_has_not_read_is_not_held_against_shards() -> None:
     known, unread = source(checkpoints={"a": updated(0)}), dict.fromkeys(range(64), NOW)
     watched.pass_time(0, known)
     [stall] = watched.pass_time(200, known, checkpoints_read_at=unread, checkpoints="shop.checkpoints")
-    assert stall.what.startswith("topic shop.checkpoints is not read to its end")
+    assert stall.what.startswith("topic shop.checkpoints was not read to its end")
 
 
 def test_a_worker_that_cannot_commit_says_so_once_and_not_for_each_of_its_shards() -> None:

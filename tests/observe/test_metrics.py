@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from relay.change import Change, Images, Operation, Snapshot
-from relay.mysql_dialect.layouts import lost_rows
+from relay.mysql_dialect.layout_cache import lost_rows
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.metrics import CATALOGUE, Metrics
 from relay.observe.observer import Observer
 from relay.records import Shard
-from relay.source import Page, Unreadable
+from relay.source import Page, PageCounts, Unreadable
 from tests.observe.documented import Documented, documented
 from tests.observe.known import NOW, WALL, polled, reading, source, status
 
@@ -23,7 +23,8 @@ def page(changes: int = 1, **fields: Any) -> Page:
         "e", Operation.INSERT, "orders", "orders", {"id": "k"}, None, "{}", Images.NEW, None,
         committed_at=10_000_000, relayed_at=12_500_000,
     )  # fmt: skip
-    fields = {"position": None, "token": None, "progress": None, "begun": 0.0, "records": changes, **fields}
+    counts = PageCounts(changes)
+    fields = {"position": None, "token": None, "progress": None, "begun": 0.0, "counts": counts, **fields}
     return Page(Shard("s"), [change] * changes, **fields)
 
 
@@ -34,7 +35,7 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 def test_published_changes_count_when_they_are_committed() -> None:
     metrics = Metrics()
     metrics.add_source("orders")
-    metrics.count_page("orders", page(3), 300)
+    metrics.count_page("orders", page(3), 300, {})
     metrics.count_gap("orders", "trimmed")
     metrics.count_dead_letter("orders")
     assert value(metrics, "relay_changes_published_total", source="orders") == 0
@@ -48,8 +49,8 @@ def test_published_changes_count_when_they_are_committed() -> None:
     assert value(metrics, "relay_publish_latency_seconds_sum", source="orders") == 2.5
     assert list(metrics.totals) == [3, 2.5, 1]
     metrics.add_source("lines")
-    metrics.count_page("lines", page(2), 200)
-    metrics.count_page("orders", page(1), 100)
+    metrics.count_page("lines", page(2), 200, {})
+    metrics.count_page("orders", page(1), 100, {})
     metrics.count_commit(0.003)
     assert list(metrics.totals) == [6, 7.5, 3]
 
@@ -58,11 +59,11 @@ def test_published_changes_count_when_they_are_committed() -> None:
 def test_uncommitted_changes_count_once_when_they_are_published_again(ending: str) -> None:
     """I3: a change counts as often as a consumer sees it."""
     metrics = Metrics()
-    metrics.count_page("orders", page(3), 300)
+    metrics.count_page("orders", page(3), 300, {})
     getattr(metrics, ending)()
     assert list(metrics.totals) == [0, 0.0, 0]
     metrics.count_retry("orders")
-    metrics.count_page("orders", page(3), 300)
+    metrics.count_page("orders", page(3), 300, {})
     metrics.count_commit(0.003)
     metrics.count_commit(0.003)
     assert value(metrics, "relay_changes_published_total", source="orders") == 3
@@ -71,7 +72,7 @@ def test_uncommitted_changes_count_once_when_they_are_published_again(ending: st
 
 def test_reads_count_records_or_a_failure() -> None:
     metrics = Metrics()
-    metrics.count_read("orders", page(0, records=7))
+    metrics.count_read("orders", page(0, counts=PageCounts(7)))
     metrics.count_read("orders", Unreadable(Shard("s"), 0.0, "throttled"))
     metrics.count_read("orders", page(0))
     assert value(metrics, "relay_records_read_total", source="orders") == 7
@@ -81,7 +82,7 @@ def test_reads_count_records_or_a_failure() -> None:
 def test_snapshot_rows_do_not_count_towards_the_latency() -> None:
     metrics = Metrics()
     row = page()
-    metrics.count_page("orders", replace(row, changes=[replace(row.changes[0], snapshot=Snapshot("s", 1))]), 10)
+    metrics.count_page("orders", replace(row, changes=[replace(row.changes[0], snapshot=Snapshot("s", 1))]), 10, {})
     metrics.count_commit(0.003)
     assert value(metrics, "relay_changes_published_total", source="orders") == 1
     assert value(metrics, "relay_publish_latency_seconds_count", source="orders") is None
@@ -92,7 +93,7 @@ def test_a_clock_that_is_behind_never_gives_a_negative_latency() -> None:
     metrics = Metrics()
     early = page()
     early.changes[0].relayed_at = early.changes[0].committed_at - 1
-    metrics.count_page("orders", early, 10)
+    metrics.count_page("orders", early, 10, {})
     metrics.count_commit(0.003)
     assert value(metrics, "relay_publish_latency_seconds_sum", source="orders") == 0
 

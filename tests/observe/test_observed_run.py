@@ -51,6 +51,9 @@ def test_a_relay_reports_readiness_counts_and_progress(scene: Scene) -> None:
         return shard if shard["position"] else None
 
     shard = wait_until(read, 60)
+    shown = json.loads(observed.get("/page.json")[1])
+    assert [(each["table"], each["changes"]) for each in shown["tables"]] == [(scene.table, 5)]
+    assert [each["kind"] for each in shown["events"]] == ["rebalance", "restart"]  # the newest first
     assert (shard["source"], shard["state"], shard["owned"], shard["open"]) == ("orders", "reading", True, True)
     assert observed.get("/healthz")[0] == 200
     assert "<strong>Up to date</strong>" in observed.get("/")[1]

@@ -12,7 +12,7 @@ import pytest
 from tests.browser import LIVE, OVERALL, Browser, browser
 from tests.listening import NOBODY
 from tests.observe import page_states
-from tests.observe.known import NOW
+from tests.observe.known import NOW, WALL
 from tests.observe.page_states import EVIL, STATES, served, shard
 
 pytestmark = pytest.mark.services
@@ -79,6 +79,11 @@ SHOWN = {
     "unmet gap": ("Stopped at a gap", ["relay gaps accept relay.yaml 5f3a9c0d21e88b47 skip"]),
     "set aside": ("Stalled", ["-80: the shard waits for a person", "mysql://***@db/"]),
     "left out": ("Stalled", ["table orders is not relayed", "The table has no primary key"]),
+    "source away": ("Stalled", ["billing: the source is not read", "mysql://***@db/", "relay check relay.yaml"]),
+    "fenced": ("Stalled", ["no transaction has been committed", "7 attempts failed; the last was fenced"]),
+    "copy": ("Stalled", ["consumer copy: table orders is set aside", "redis://***@x"]),
+    "store away": ("Stalled", ["consumer cache: its store is bypassed", "redis://***@redis:6379/0", "For 20 s"]),
+    "store full": ("Stalled", ["consumer cache: its store is bypassed", "redis:6379: 9.0 MB of 9.0 MB, noeviction"]),
     "starting": ("Starting", ["worker 0: source orders: not planned yet"]),
     "hostile": (
         "Stalled",
@@ -127,6 +132,18 @@ def test_it_changes_without_a_reload_and_keeps_focus_and_what_is_open(page: Brow
         page.until("document.body.innerText.includes('worker 7')")
     page.until("document.body.innerText.includes('No answer for')")
     assert "Stalled" in page.text()
+
+
+def test_the_rate_of_a_table_is_how_much_it_has_grown_while_one_looks(page: Browser) -> None:
+    with served(page_states.healthy()) as found:
+        page.open(found.url)
+        page.until(LIVE)
+        rate = "document.querySelector('[data-key=\"table orders/orders\"]').cells[3].innerText"
+        assert page.value(rate) == "–"
+        found.workers[1].metrics.tables["orders", "orders"] += 100
+        for each in found.workers:
+            each.wall = lambda: WALL + 20
+        page.until(f"{rate} === '5'")
 
 
 SHARD_ROWS = "[...document.querySelectorAll('tr[id]')].filter(each => each.checkVisibility())"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
 import urllib.request
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,23 @@ import pytest
 
 from relay.config import HttpConfig
 from relay.observe.access import Access
-from relay.observe.history import KEPT, History, Totals
+from relay.observe.history import EVENTS, KEPT, Event, Totals
 from relay.observe.observer import Observer
 from relay.observe.peers import Peers
+from relay.observe.status_json import FORMAT
 from tests.certificates import Authority
-from tests.observe.known import NOW, status
-from tests.observe.page_states import LABEL, gap_and_dead_letters, healthy, orders, served, shard, snapshotting
+from tests.observe.known import NOW, WALL, status
+from tests.observe.page_states import (
+    LABEL,
+    STATES,
+    gap_and_dead_letters,
+    healthy,
+    orders,
+    served,
+    shard,
+    snapshotting,
+    stalled,
+)
 from tests.observe.requests import get
 
 
@@ -77,8 +90,61 @@ def test_a_peer_that_does_not_answer_or_belongs_to_another_relay_is_named() -> N
             "url": f"http://127.0.0.1:{other.port}",
             "problem": "it belongs to relay store",
             "is_peer": True,
+            "answers": True,
+            "consumers": [],
         }
         assert (nobody["url"], "refused" in nobody["problem"]) == ("http://127.0.0.1:1", True)
+
+
+def test_a_peer_of_another_build_is_named_with_its_version_and_its_state_is_not_known() -> None:
+    """Whatever its status lacks, and also during a rolling upgrade."""
+    with served(healthy()) as found:
+        ask = found.workers[0].others
+        old = {"name": "shop", "stalls": [], "version": "0.0.9"}
+        peer = {"url": "http://old:9400", "is_peer": True, "consumers": [], "status": old}
+        found.workers[0].others = lambda: [*ask(), peer]
+        shown = page_json(found.port)
+        assert (shown["state"], len(shown["workers"])) == ("Needs attention", 2)
+        [problem] = shown["problems"]
+        assert problem["what"] == "the state of http://old:9400 is not known"
+        assert problem["reason"].startswith("its version, 0.0.9, has a different status from this one, ")
+        assert "the state of http://old:9400 is not known" in get(found.port, "/")[2].decode()
+
+
+def paths(value: Any, place: str = "") -> set[str]:
+    """Return the keys of JSON; those in a mapping by name, such as a table's, are not known here."""
+    if isinstance(value, dict):
+        named = place.endswith((".left_out", ".dead_letters", ".position", ".reached", ".token"))
+        return {place} if named else {place}.union(*(paths(each, f"{place}.{key}") for key, each in value.items()))
+    return {place}.union(*(paths(each, place) for each in value)) if isinstance(value, list) else {place}
+
+
+def test_the_number_of_the_format_is_another_one_when_the_keys_of_a_status_are() -> None:
+    known: set[str] = set()
+    for name in ("healthy", "snapshotting", "gap", "stalled", "silent process", "left out"):
+        with served(STATES[name]()) as found:
+            statuses = [each["status"] for each in found.workers[0].others() if "status" in each]
+            for each in [page_json(found.port), *statuses]:
+                known |= paths(orjson.loads(orjson.dumps(each)))
+            known |= paths(orjson.loads(get(found.port, "/status.json")[2]))
+    digest = hashlib.sha256("\n".join(sorted(known)).encode()).hexdigest()[:16]
+    assert (FORMAT, digest) == (1, "32abca483eeb6f41"), "raise FORMAT, and write both here"
+
+
+def test_without_a_script_the_page_has_each_problem_with_its_commands_and_how_far_the_sources_are() -> None:
+    with served(gap_and_dead_letters()) as found:
+        shown, said = page_json(found.port), get(found.port, "/")[2].decode()
+    for problem in shown["problems"]:
+        assert f"<h3>{escape(problem['what'])}</h3>" in said
+        assert escape(problem["reason"]) in said
+        for command in problem["commands"]:
+            assert f"<code>{escape(command)}</code>" in said
+    assert f"<tr><td>orders</td><td>4 s</td><td>{shown['sources'][0]['low_watermark']}</td><td>4</td></tr>" in said
+    with served(stalled()) as found:
+        said = get(found.port, "/")[2].decode()
+    assert "For 5.2 min, in source orders, stream " in said
+    assert '<p class="note">Runbook: alert RelayStalled</p>' in said
+    assert "hunter2" not in said
 
 
 def test_a_process_with_several_addresses_is_shown_once() -> None:
@@ -91,13 +157,16 @@ def test_a_process_with_several_addresses_is_shown_once() -> None:
             for each in answers:
                 if "consumers" in each["status"]:
                     each["status"]["addresses"] = ["10.0.0.5:9410"]
-            unusable = {"problem": "the certificate does not have this address", "is_peer": False}
+            unusable = {"problem": "the certificate does not have this address", "is_peer": False, "consumers": ["log"]}
             return [*answers, *({"url": f"https://10.0.0.{n}:9410", **unusable} for n in (5, 6))]
 
         found.workers[0].others = ask_twice
         shown = page_json(found.port)
         assert (len(shown["workers"]), len(shown["consumers"])) == (2, 3)
         assert [each["url"] for each in shown["unreachable"]] == ["https://10.0.0.6:9410"]
+        [problem] = shown["problems"]
+        assert problem["what"] == "consumer log at https://10.0.0.6:9410 does not answer"
+        assert problem["commands"] == ["relay consume log relay.yaml"]
 
 
 def test_containers_that_share_the_name_of_their_machine_are_told_apart() -> None:
@@ -131,18 +200,6 @@ def test_workers_of_one_machine_know_each_other_by_their_numbers(monkeypatch: py
         assert [each["url"] for each in others] == [f"http://127.0.0.1:{found.port + number}" for number in (1, 2)]
 
 
-def test_the_history_is_as_long_as_a_quarter_of_an_hour_and_no_longer() -> None:
-    history = History()
-    for second in range(4000):
-        if history.is_due(second):
-            history.add(second, 1000 + second, Totals(2 * second, second / 10, second), 3.14)
-    samples = history.samples()
-    assert len(samples) == KEPT == 15 * 60 / 5
-    assert samples[-1] == (4995, 2.0, 3.1, 0.1)
-    history.add(4100, 5100, Totals(2 * 3995, 399.5, 3995), None)
-    assert history.samples()[-1] == (5100, 0.0, None, None)
-
-
 def test_an_observer_takes_a_sample_every_five_seconds_of_what_was_published() -> None:
     now = [NOW]
     observer = Observer("shop", keeps_status=True, clock=lambda: now[0], wall=lambda: 2 * now[0])
@@ -151,4 +208,26 @@ def test_an_observer_takes_a_sample_every_five_seconds_of_what_was_published() -
         observer.metrics.totals = Totals(30 * pages, 0.25 * pages, pages)
         observer.begin_turn(lambda: status(orders()), waits=False)
         now[0] += 0.5
-    assert [(sample.rate, sample.latency) for sample in observer.history.samples()] == [(60, 0.25)] * 4
+    assert [(sample.rate, sample.latency) for sample in observer.recent.history.samples()] == [(60, 0.25)] * 4
+
+
+def test_it_has_the_tables_of_all_workers_with_their_topics_and_how_to_look_at_them() -> None:
+    with served(healthy()) as found:
+        orders, customers = page_json(found.port)["tables"]
+        assert (orders["table"], orders["topic"], orders["changes"]) == ("orders", "shop.orders", 2 * 1_234_567)
+        assert customers["look"] == "relay tail relay.yaml shop.customers --from=-10m"
+
+
+def test_it_has_the_last_events_of_all_workers_the_newest_first() -> None:
+    with served(healthy()) as found:
+        found.workers[1].recent.add(Event(WALL - second, "rebalance", f"{second}") for second in range(30, 0, -1))
+        events = page_json(found.port)["events"]
+        assert [each["what"] for each in events] == [str(second) for second in range(1, EVENTS + 1)]
+        assert events[0]["worker"] == "worker 1"
+
+
+def test_consumers_have_their_lag_of_the_last_quarter_of_an_hour() -> None:
+    with served(healthy()) as found:
+        for each in page_json(found.port)["consumers"]:
+            assert len(each["history"]) == KEPT
+            assert max(lag for _, _, lag, _ in each["history"]) > each["lag_seconds"]

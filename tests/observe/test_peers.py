@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Event
@@ -52,11 +53,12 @@ def recorded() -> Iterator[Recorded]:
 
 
 def test_consumers_that_kafka_names_are_asked_as_peers_are(recorded: Recorded) -> None:
-    found = Peers([], HttpConfig(address="h:1"), Access(), lambda: [recorded.address, recorded.address])
-    assert found.ask() == [
-        {"url": f"http://{recorded.address}", "status": {"name": "shop", "stalls": []}, "is_peer": False}
-    ]
-    listed = Peers([recorded.address], HttpConfig(address="h:1"), Access(), lambda: [recorded.address])
+    found = Peers([], HttpConfig(address="h:1"), Access(), lambda: {recorded.address: ["log", "copy"]})
+    [answer] = found.ask()
+    assert answer["status"] == {"name": "shop", "stalls": []}
+    assert (answer["url"], answer["is_peer"]) == (f"http://{recorded.address}", False)
+    assert answer["consumers"] == ["log", "copy"]
+    listed = Peers([recorded.address], HttpConfig(address="h:1"), Access(), lambda: {recorded.address: ["cache"]})
     assert [each["is_peer"] for each in listed.ask()] == [True]
 
 
@@ -64,23 +66,23 @@ def test_consumers_that_kafka_names_are_asked_as_peers_are(recorded: Recorded) -
 def test_an_address_that_only_kafka_names_gets_no_password(secret: dict[str, str], recorded: Recorded) -> None:
     """Whoever may commit offsets could read it otherwise."""
     http = HttpConfig.model_validate({"address": "h:1", **secret})
-    assert Peers([], http, Access(http), lambda: [recorded.address]).ask() == []
+    assert Peers([], http, Access(http), lambda: {recorded.address: ["cache"]}).ask() == []
     assert recorded.headers == []
-    (answer,) = Peers([recorded.address], http, Access(http), tuple).ask()
+    (answer,) = Peers([recorded.address], http, Access(http), dict).ask()
     assert "status" in answer
     assert "Authorization" in recorded.headers[0]
 
 
 def test_a_page_gets_the_addresses_that_are_known_and_never_waits_for_kafka() -> None:
     clock, go_on = Clock(), Event()
-    answers: list[list[str] | Unavailable] = [
-        [f"127.0.0.1:1@{HERE}", "10.0.0.5:9410@elsewhere", "127.0.0.1:2@elsewhere", "[::1]:3@elsewhere"],
+    answers: list[dict[str, list[str]] | Unavailable] = [
+        {address: ["cache"] for address in (f"127.0.0.1:1@{HERE}", "10.0.0.5:9410@b", "127.0.0.1:2@b", "[::1]:3@b")},
         Unavailable("no broker"),
     ]
 
-    def look() -> list[str]:
+    def look() -> dict[str, list[str]]:
         assert go_on.wait(60)
-        answer = answers.pop(0) if answers else []
+        answer = answers.pop(0) if answers else {}
         if isinstance(answer, Unavailable):
             raise answer
         return answer
@@ -102,3 +104,22 @@ def test_a_page_gets_the_addresses_that_are_known_and_never_waits_for_kafka() ->
         return not found.addresses()
 
     wait_until(is_empty)
+
+
+def test_while_a_look_for_consumers_hangs_no_other_one_begins() -> None:
+    """I11: each would have a thread and a client of Kafka."""
+    clock, go_on = Clock(), Event()
+
+    def look() -> dict[str, list[str]]:
+        assert go_on.wait(60)
+        return {}
+
+    found = FoundConsumers(look, clock)
+    for _ in range(3):
+        assert list(found.addresses()) == []
+        clock.now += 3600.0
+    looking = [each for each in threading.enumerate() if each.name == "consumers"]
+    go_on.set()
+    for each in looking:
+        each.join(60)
+    assert len(looking) == 1

@@ -157,7 +157,10 @@ def test_metrics_come_in_the_requested_format(server: ObservedServer) -> None:
 
 def test_an_unknown_path_gets_404_with_the_known_paths(server: ObservedServer) -> None:
     code, body = server.json("/health")
-    assert (code, body["there_are"]) == (404, ["/", "/metrics", "/healthz", "/livez", "/readyz", "/status.json"])
+    assert (code, body["there_are"]) == (
+        404,
+        ["/metrics", "/healthz", "/livez", "/readyz", "/status.json", "/", "/page.json"],
+    )
     assert server.get("/healthz?probe=1")[0] == 200
 
 

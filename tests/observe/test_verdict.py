@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import yaml
 
 from relay.kafka.group import Member
 from relay.observe.verdict import judge
@@ -14,6 +16,8 @@ from relay.operations.gaps import ListedGap
 from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
 from tests.observe.page_states import GAP, STATES, served
 from tests.observe.requests import get
+
+ALERTS = (Path(__file__).parents[2] / "deploy/prometheus/alerts.yaml").read_text()
 
 WORD = {
     "healthy": "Up to date",
@@ -23,6 +27,11 @@ WORD = {
     "unmet gap": "Stopped at a gap",
     "set aside": "Stalled",
     "left out": "Stalled",
+    "source away": "Stalled",
+    "fenced": "Stalled",
+    "copy": "Stalled",
+    "store away": "Stalled",
+    "store full": "Stalled",
     "starting": "Starting",
     "failing consumer": "A consumer fails",
     "silent process": "A process does not answer",
@@ -45,8 +54,10 @@ def test_the_page_is_red_when_a_process_is_and_says_the_worst_of_all(name: str) 
         is_silent = name == "silent process"
         assert (shown["colour"] == "bad") == (503 in codes or is_silent)
         assert all(each["what"] for each in shown["problems"])
-        states = {(each["state"], each["what"]) for each in shown["problems"]}
-        assert len(states) == len({what for _, what in states})  # though each worker may say it
+        alerts = {each["alert"] for each in shown["problems"] if each["state"] != "Starting"}
+        assert alerts <= {rule["alert"] for group in yaml.safe_load(ALERTS)["groups"] for rule in group["rules"]}
+        said = [each["what"] for each in shown["problems"]]
+        assert len(said) == len(set(said))  # though each worker may say it
         # Without a script the page says the same.
         assert f"<strong>{WORD[name]}</strong>" in get(found.port, "/")[2].decode()
         # Judged again, as `relay status` does it.
@@ -88,6 +99,30 @@ def test_what_a_worker_shows_is_judged_together_with_what_kafka_has() -> None:
     assert found["state"] == "Stalled"
     assert [each["what"] for each in found["problems"]] == [
         "-80: the shard waits for a person",
-        "-80: the shard waits for a person",
-        "3 dead letters to be sent again",
+        "3 dead letters to send again",
     ]
+    assert found["problems"][0]["where"] == "source legacy, stream legacy, worker 0, worker 1"
+
+
+def test_a_consumer_that_has_set_a_table_aside_is_not_shown_as_up_to_date() -> None:
+    """I12"""
+    with served(STATES["copy"]()) as found:
+        shown = orjson.loads(get(found.port, "/page.json")[2])
+    assert {each["consumer"]: each["is_stalled"] for each in shown["consumers"]} == {
+        "cache": False,
+        "log": False,
+        "copy": True,
+    }
+    assert [each["alert"] for each in shown["problems"]] == ["RelayConsumerTableSetAside"]
+
+
+@pytest.mark.parametrize(("name", "why"), [("store away", "no server answers"), ("store full", "redis:6379: 9.0 MB")])
+def test_a_store_that_readers_bypass_is_not_shown_as_up_to_date(name: str, why: str) -> None:
+    """I10: the primary answers all reads, and a consumer that has nothing to write does not notice."""
+    with served(STATES[name]()) as found:
+        [problem] = orjson.loads(get(found.port, "/page.json")[2])["problems"]
+    assert problem["what"] == "consumer cache: its store is bypassed, and values come from the source"
+    assert why in problem["reason"]
+    assert problem["alert"] == "RelayCacheBypassed"
+    assert problem["seconds"] == 20
+    assert problem["commands"] == ["relay check relay.yaml"]

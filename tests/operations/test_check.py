@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,9 @@ from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
 from relay.config import Config, DynamoDBConfig
-from relay.dynamodb.check import check_table
+from relay.dynamodb.kind import check_table
 from relay.kafka import topics
-from relay.mysql_dialect.definitions import carried_column
+from relay.mysql_dialect.catalog import carried_column
 from relay.operations import check
 from relay.source import CheckedTable
 from relay.table import Column, KeyColumn, TableSchema
@@ -70,7 +72,7 @@ def run(tmp_path: Path) -> Callable[..., Result]:
 @pytest.mark.parametrize("view_type", ["KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"])
 def test_a_cache_key_of_key_columns_is_valid_for_every_stream(view_type: str) -> None:
     (found,) = check.check_cache_keys(with_keys("order:{order_id}"), checked(view_type))
-    assert (found.ok, found.detail) == (True, "every change of orders carries it")
+    assert (found.ok, found.detail) == (True, "every change of orders carries its columns")
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,30 @@ def test_a_cache_key_of_other_columns_needs_both_images(view_type: str, ok: bool
     assert ok or "set the table's StreamViewType to NEW_AND_OLD_IMAGES" in found.detail
 
 
+@pytest.mark.parametrize(
+    ("template", "code", "said"),
+    [
+        ("{order_id}:{user_id}", 0, "items of orders without `user_id` invalidate nothing"),
+        ("{ordr_id}", 2, "none of the items of orders that were looked at has `ordr_id`, .*; did you mean `order_id`?"),
+        ("{user_key}", 0, "none of the items of orders that were looked at has `user_key`, and an item without it"),
+    ],
+)
+def test_a_cache_key_of_a_column_that_is_like_one_of_the_items_is_refused(template: str, code: int, said: str) -> None:
+    """I6: such a key would never be invalidated."""
+    table = replace(checked("NEW_AND_OLD_IMAGES"), seen={"order_id", "user_id"})
+    (found,) = check.check_cache_keys(with_keys(template), table)
+    assert found.exit_code == code
+    assert re.match(said, found.detail)
+
+
+@pytest.mark.parametrize("seen", [(), {"order_id"}, {"order_id", "user_id"}])
+def test_a_cache_key_that_not_every_change_carries_is_refused_whatever_items_have(seen: Collection[str]) -> None:
+    """I6: an update would not say which entry held the value that it replaced."""
+    table = replace(checked("NEW_IMAGE"), seen=seen)
+    (found,) = check.check_cache_keys(with_keys("{order_id}:{user_id}"), table)
+    assert found.exit_code == 3
+
+
 @pytest.mark.parametrize("kind", ["uuid", "inet4", "inet6"])
 def test_a_cache_key_of_bytes_that_drivers_return_as_text_is_refused(kind: str) -> None:
     """I6: the application would store under another key than the one that is invalidated."""
@@ -94,7 +120,7 @@ def test_a_cache_key_of_bytes_that_drivers_return_as_text_is_refused(kind: str) 
     found = CheckedTable(table, columns=columns)
     fine, refused = check.check_cache_keys(with_keys("{order_id}", "user:{user_id}"), found)
     assert (fine.ok, refused.ok) == (True, False)
-    assert "`user_id` is in keys as base64, and drivers return its text" in refused.detail
+    assert "`user_id` is in keys as base64, but drivers return text" in refused.detail
 
 
 def test_a_table_without_cache_keys_needs_nothing() -> None:
@@ -148,12 +174,12 @@ def test_the_json_output_is_a_list_of_findings(run: Callable[..., Result], monke
     legacy = {"name": "legacy", "type": "mysql", "database": "d", "shards": {"-": ["127.0.0.1:1"]}, "tables": ["t"]}
     wrong = {**legacy, "tls": {"ca": "/nowhere/ca.pem"}}
     result = run(config(kafka={"bootstrap_servers": "127.0.0.1:1"}, sources=[wrong]), "--json")
-    kafka, source = json.loads(result.stdout)
+    kafka, source, _ = json.loads(result.stdout)
     assert (kafka["check"], kafka["ok"]) == ("kafka 127.0.0.1:1", False)
     assert source == {
         "check": "source legacy",
         "ok": False,
-        "detail": "`tls`: cannot load /nowhere/ca.pem: [Errno 2] No such file or directory",
+        "detail": "`tls`: cannot load /nowhere/ca.pem: No such file or directory",
     }
     # An invalid setting is a problem of the config, not of the services.
     assert result.exit_code == 2
@@ -238,7 +264,7 @@ class TestOnServices:
             f"✓ topic {unique}.gaps: will be created with 1 partition",
             f"✓ topic {unique}.dead_letters: will be created with 1 partition",
             f"✓ source orders: table {unique}, key order_id (S), stream of NEW_AND_OLD_IMAGES",
-            "✓ cache key {order_id}: every change of " + unique + " carries it",
+            "✓ cache key {order_id}: every change of " + unique + " carries its columns",
             "✓ cache key {user_id}: items of " + unique + " without `user_id` invalidate nothing",
         ]
         assert f"✓ schema registry {schema_registry.url}: reachable\n" in result.stdout
@@ -260,13 +286,13 @@ class TestOnServices:
         kafka_servers = {"bootstrap_servers": kafka.bootstrap_servers}
         found = run(config(name=unique, kafka=kafka_servers, sources=[source], cache=cache)).stdout.splitlines()
         assert [line for line in found if "cache key" in line] == [
-            "✓ cache key {id}: every change of " + unique + " carries it",
+            "✓ cache key {id}: every change of " + unique + " carries its columns",
             "✓ cache key {owner}: items of " + unique + " without `owner` invalidate nothing",
             "✗ cache key {id}:{ownr}: " + unique + " has no column `ownr`; did you mean `owner`?",
             "✗ cache key {Z}: " + unique + " has no column `Z`; its columns are id, owner, t, f",
             "✗ cache key {id}:{t}: `t` is a SET, so every change of " + unique + " would invalidate the whole "
             "namespace: use another column",
-            "✗ cache key {f}: `f` is a FLOAT: databases print six of its digits, so applications would make another "
+            "✗ cache key {f}: `f` is a FLOAT: databases print six of its digits, so applications would use another "
             "key: use another column",
         ]
 

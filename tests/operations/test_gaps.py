@@ -82,6 +82,16 @@ def test_a_gap_accepted_with_resnapshot_is_followed_by_a_snapshot(relay: Operate
     assert relay.source()["snapshot"]["repairs"] == [gap]
 
 
+def test_a_source_in_debeziums_envelope_is_not_read_again(relay: Operated, stream: ScriptedStream) -> None:
+    """I7"""
+    gap = lose(relay, stream)
+    text = relay.configure(envelope="debezium").read_text()
+    relay.path.write_text(text + "schema_registry: {url: 'http://127.0.0.1:1'}\n")
+    for refused in (("gaps", "accept", "CONFIG", gap, "resnapshot"), ("snapshot", "CONFIG", "s")):
+        assert "may come after a newer change of it" in relay.command(*refused, code=2).stderr
+    assert [each["state"] for each in relay.gaps()] == ["pending"]
+
+
 def test_several_workers_stop_at_one_gap_and_continue_after_one_decision(
     relay: Operated, stream: ScriptedStream
 ) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
+from relay.errors import ConfigError
+from relay.operations.reset import reset
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.faults.scripted_relay import start_relay
@@ -98,7 +101,7 @@ def test_a_reset_to_a_token_resumes_after_it(relay: Operated, stream: ScriptedSt
     assert relay.versions() == [1, 2, 3, 3]
     (tmp_path / "token.json").write_text(json.dumps(token | {"stream_arn": f"{ARN}9"}))
     refused = relay.command("reset", "CONFIG", "s", "--to", f"token:{tmp_path}/token.json", code=2)
-    assert f"is of the stream {ARN}9" in refused.stderr
+    assert f"belongs to the stream {ARN}9" in refused.stderr
 
 
 def test_a_reset_is_refused_while_workers_run_or_for_bad_arguments(relay: Operated, stream: ScriptedStream) -> None:
@@ -157,7 +160,7 @@ def test_a_reset_in_the_middle_of_a_snapshot_that_repairs_a_gap_lets_it_begin_ag
     finally:
         assert worker.terminate() == 0, worker.log()
     said = relay.command("reset", "CONFIG", "s", "--to", "trim_horizon").stdout
-    assert "the snapshot that was not finished begins again" in said
+    assert "the unfinished snapshot begins again" in said
     refusing = False
     relay.run()
     (first, *others) = marks(relay)
@@ -178,3 +181,14 @@ def marks(relay: Operated) -> list[tuple[str, str]]:
         for change in changes
         if "snapshot" in change["attributes"]
     ]
+
+
+def test_a_source_in_debeziums_envelope_is_not_copied(tmp_path: Path) -> None:
+    """I7"""
+    source = {"name": "s", "type": "vitess", "vtgate": "127.0.0.1:1", "keyspace": "k", "envelope": "debezium"}
+    registry, kafka = {"url": "http://127.0.0.1:1"}, {"bootstrap_servers": "127.0.0.1:1"}
+    config = {"name": "shop", "kafka": kafka, "schema_registry": registry, "sources": [source]}
+    path = tmp_path / "relay.yaml"
+    path.write_text(yaml.safe_dump(config))
+    with pytest.raises(ConfigError, match="--to: `copy` does not fit"):
+        reset(load(path), "s", "copy")

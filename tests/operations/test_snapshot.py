@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,8 +82,7 @@ def state(relay: Operated) -> str | None:
 
 def requests(relay: Operated) -> list[SnapshotRequest]:
     settings = KafkaSettings.from_config(load(relay.path))
-    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        return view.requests_of("s")
+    return read_checkpoints(settings.client, settings.checkpoints).requests_of("s")
 
 
 class Pace:
@@ -153,7 +152,7 @@ def test_a_snapshot_that_is_stopped_goes_on_where_it_was(relay: Operated, stream
             pace.pages = 3
             wait_until(partial(pace.has_read, pages), 60)
             said = relay.command("snapshot", "CONFIG", "s", "--stop").stdout
-            assert "of all tables stops where it is" in said
+            assert "of all tables is stopping where it is" in said
             assert "of all tables stopped: 0 of 3 segments" in relay.command("status", "CONFIG").stdout
             assert relay.source()["snapshot"]["stopped"]
             assert "all tables resumes" in relay.command("snapshot", "CONFIG", "s").stdout
@@ -198,7 +197,7 @@ def test_a_snapshot_that_fulfils_several_requests_stops_and_goes_on_as_one(
         assert len(relay.source()["snapshot"]["requests"]) == 2
         for _ in range(2):
             said = relay.command("snapshot", "CONFIG", "s", "--stop").stdout
-            assert "stops where it is" in said
+            assert "is stopping where it is" in said
             assert "withdrawn" not in said
             assert relay.source()["snapshot"]["stopped"]
             assert "all tables resumes" in relay.command("snapshot", "CONFIG", "s", TABLE).stdout
@@ -228,8 +227,7 @@ class TakenMeanwhile:
     def take(self, request: SnapshotRequest) -> None:
         """Write what the owner of the control record writes."""
         settings = KafkaSettings.from_config(load(self._relay.path))
-        with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-            read = view.newest("s")
+        read = read_checkpoints(settings.client, settings.checkpoints).newest("s")
         assert read is not None
         control = requested(None, request.tables, [request.id], set(), 0, time.time())
         write_unfenced(settings, read.stream.snapshot_key, control.to_json(), "relay status")
@@ -249,7 +247,7 @@ def test_a_request_that_a_worker_takes_while_it_is_withdrawn_can_be_stopped_and_
         assert f"the request {asked['request']} of all tables was withdrawn" in said
         meanwhile.take(request)
         said = relay.command("snapshot", "CONFIG", "s", "--stop").stdout
-    assert "of all tables stops where it is" in said
+    assert "of all tables is stopping where it is" in said
     assert "withdrawn" not in said
     found = relay.source()
     assert (found["snapshot"]["stopped"], [each["id"] for each in found["snapshot_requests"]]) == (True, [request.id])
@@ -287,8 +285,7 @@ def test_the_initial_snapshot_cannot_be_stopped_and_what_two_ask_for_at_once_is_
 def test_a_snapshot_that_reads_a_table_again_cannot_be_stopped_and_the_reason_is_said(relay: Operated) -> None:
     relay.run()
     settings = KafkaSettings.from_config(load(relay.path))
-    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
-        read = view.newest("s")
+    read = read_checkpoints(settings.client, settings.checkpoints).newest("s")
     assert read is not None
     control = replace(requested(None, (TABLE,), (), set(), 0, time.time()), repetitions=1)
     write_unfenced(settings, read.stream.snapshot_key, control.to_json(), "relay status")

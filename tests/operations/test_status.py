@@ -20,12 +20,14 @@ from relay.config import load
 from relay.dynamodb import Stream
 from relay.kafka.group import Member
 from relay.kafka.group_offsets import GroupOffsets, count_between
-from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
+from relay.operations.status import ConsumerStatus, RelayStatus, ShardStatus, SourceStatus
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
 from tests.faults.scripted_relay import start_relay
 from tests.kafka.proxy import Api, ProxiedBroker, passing
 from tests.listening import NOBODY, give_up_on_brokers_at_once
+from tests.observe.page_states import STATES, served
+from tests.observe.requests import get
 from tests.operating import Operated
 from tests.waiting import wait_until
 
@@ -50,6 +52,18 @@ def test_only_the_unfinished_of_a_thousand_shards_are_shown(capsys: pytest.Captu
     assert full("s990") in longest  # the shard with the largest lag comes first
     show(status, every=True)
     assert sum("shardId" in line for line in capsys.readouterr().out.splitlines()) == 1000
+
+
+def test_a_consumer_is_shown_with_its_lag_and_state_if_a_worker_knows_where_it_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with served(STATES["late consumer"]()) as found:
+        seen = json.loads(get(found.port, "/page.json")[2])
+    known = [ConsumerStatus("copy", "shop.copy", 1_170_000), ConsumerStatus("other", "shop.other", None)]
+    show(RelayStatus("shop", 2.0, "shop.relay", [], [], 0, known, seen=seen), every=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert "  consumer copy: 1,170,000 offsets behind, lag 21.7 min, running" in lines
+    assert "  consumer other: not begun" in lines
 
 
 @pytest.mark.parametrize(
@@ -179,7 +193,10 @@ class TestOnKafka:
         assert left["owner"].keys() == {"member", "client", "host"}
         assert 0 <= left["lag_seconds"] <= time.time() - left["progress"]
         assert left["lag_records"] is None
-        assert found["watermark"] == int(left["progress"])
+        assert found["resume_timestamp"] == int(left["progress"])
+        seen = relay.status()
+        [source] = seen["sources"]
+        assert source["lag_seconds"] == pytest.approx(seen["at"] - source["watermark"])
         # A busy broker may not have answered when it left.
         stopped = wait_until(lambda: found if (found := relay.status())["members"] == [] else None)
         assert all(shard["owner"] is None for shard in stopped["sources"][0]["shards"])

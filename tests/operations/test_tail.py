@@ -32,6 +32,7 @@ from relay.kafka import topics
 from relay.operations.tail import json_values, record_json, tail
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
+from tests.listening import NOBODY
 
 TABLE = TableSchema("shop", "orders", (KeyColumn("order_id", "S"),), hash_columns=1, row=None)
 BINARY = TableSchema("shop", "orders", (KeyColumn("id", "B"), KeyColumn("line", "N")), hash_columns=1, row=None)
@@ -377,3 +378,18 @@ class TestOnABroker:
     def command(self, file: Path, *options: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "relay.cli", "tail", str(file), "--json", *options]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("names", [[], ["orders"], ["shop.gaps", "orders"]])
+def test_records_in_debeziums_envelope_are_refused_before_anything_is_connected_to(names: list[str]) -> None:
+    config = Config.model_validate(
+        {
+            "name": "shop",
+            "envelope": "debezium",
+            "kafka": {"bootstrap_servers": NOBODY},
+            "schema_registry": {"url": f"http://{NOBODY}"},
+            "sources": [{"name": "orders", "type": "dynamodb", "table": "orders"}],
+        }
+    )
+    with pytest.raises(ConfigError, match="source orders has `envelope: debezium`"):
+        tail(config, names, print, flush=lambda: None)

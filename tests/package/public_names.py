@@ -119,7 +119,15 @@ PUBLIC = {
     ],
     "relay.keyspace": ["KeyspaceQueries", "ServerState"],
     "relay.mysql": ["ReplicationWatcher", "TokenQueries"],
-    "relay.vitess": ["KeyRange", "NoKeyspaceId", "UncomputableVindex", "VindexError", "keyspace_id", "shards_covering"],
+    "relay.vitess": [
+        "KeyRange",
+        "LookupVindex",
+        "NoKeyspaceId",
+        "UncomputableVindex",
+        "VindexError",
+        "keyspace_id",
+        "shards_covering",
+    ],
     "relay.vitess.keyrange": ["KeyRange", "shards_covering"],
     "spark_consumers": [
         "ChangeStream",

@@ -64,7 +64,7 @@ def relay(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("command", "source", "said"),
     [
         ("run", DYNAMODB, "the source \"orders\" needs botocore: pip install 'change-relay[dynamodb]'"),
-        ("run", VITESS, "the source \"commerce\" needs hpack: pip install 'change-relay[vitess]'"),
+        ("run", VITESS, "the source \"commerce\" needs protobuf: pip install 'change-relay[vitess]'"),
         ("run", MYSQL, "the source \"legacy\" needs pymysql: pip install 'change-relay[mysql]'"),
         ("consume cache", DYNAMODB, "`relay consume cache` needs pyspark: pip install 'change-relay[spark]'"),
         ("consume cache --engine python", DYNAMODB, "`cache` needs redis: pip install 'change-relay[redis]'"),

@@ -53,8 +53,15 @@ def test_a_core_that_is_required_is_not_left_out(tmp_path: Path) -> None:
     assert "cargo is not installed" in built.stderr
 
 
+def test_a_platform_that_nobody_can_build_for_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    built = build(tmp_path, RELAY_NATIVE="required", RELAY_NATIVE_PLATFORM="win_amd64")
+    assert built.returncode != 0
+    assert "RELAY_NATIVE_PLATFORM is 'win_amd64', use one of manylinux_2_28_x86_64" in built.stderr
+    assert not list(tmp_path.glob("*.whl"))
+
+
 def interface(out: Path) -> int:
-    """Return what the core in the only wheel in ``out`` says of itself."""
+    """Return what the core in the only wheel in ``out`` reports about itself."""
     (wheel,) = out.glob("*.whl")
     with ZipFile(wheel) as archive:
         archive.extract("relay/native/_core.abi3.so", out / "core")

@@ -32,7 +32,7 @@ def test_before_the_first_answer_it_is_the_time_of_this_machine(clock: ServiceCl
 def test_between_two_answers_the_monotonic_clock_counts(
     clock: ServiceClock, monotonic: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I1: a clock that somebody sets says nothing about how far a shard was read."""
+    """I1: a clock that somebody sets does not show how far a shard was read."""
     clock.note(NOON)
     monkeypatch.setattr(time, "time", lambda: NOON + 7200)
     monotonic.now += 10.0

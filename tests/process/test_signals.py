@@ -37,6 +37,14 @@ with Signals(lambda: print("reloads")):
 """
 
 
+HELD = """
+import sys
+from relay.__main__ import main
+from relay.process.signals import hold
+print(*sys.modules)
+"""
+
+
 @contextmanager
 def running(
     program: str, *arguments: str, environment: dict[str, str] | None = None
@@ -82,6 +90,16 @@ def test_a_reload_that_comes_while_a_relay_is_imported_does_not_end_it() -> None
         _, err = process.communicate("\n", timeout=600)
     assert process.returncode == 2  # there is no such config
     assert "missing.yaml" in err
+
+
+def test_little_is_imported_before_signals_are_handled() -> None:
+    """A SIGHUP would end the process until then; `typing` and `re` took most of that time."""
+    found = subprocess.run([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True, check=True)
+    plain = subprocess.run(
+        [sys.executable, "-c", "import signal, sys; print(*sys.modules)"], stdout=subprocess.PIPE, text=True
+    )
+    ours = {"relay", "relay.__main__", "relay.process", "relay.process.signals"}
+    assert {*found.stdout.split()} - {*plain.stdout.split()} - ours == {"__future__"}
 
 
 def test_a_reload_waits_until_it_can_be_handled() -> None:

@@ -12,7 +12,7 @@ from relay.errors import ConfigError, RelayError
 from relay.observe.health import STALLED_AFTER, find_stalls
 from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard
 from relay.reading.reader_pool import ReaderPool
-from relay.source import Page, ReadResult, UnknownShard, Unreadable
+from relay.source import Page, PageCounts, ReadResult, UnknownShard, Unreadable
 from tests import interrupted
 from tests.clock import Clock
 from tests.observe.known import WALL, source, status
@@ -171,9 +171,9 @@ def test_a_shard_that_streams_is_read_again_at_once_unless_it_failed(pump: Reade
 
 def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: ReaderPool) -> None:
     reading = pump.open(Reads(streams=True), b"", SOURCE)
-    assert reading.wait_after(replace(PAGE, records=1)) == 0.0
-    assert 0.0 < reading.wait_after(replace(PAGE, records=500)) < 0.01
-    assert reading.wait_after(replace(PAGE, records=500, full=True)) == 0.0
+    assert reading.wait_after(replace(PAGE, counts=PageCounts(1))) == 0.0
+    assert 0.0 < reading.wait_after(replace(PAGE, counts=PageCounts(500))) < 0.01
+    assert reading.wait_after(replace(PAGE, counts=PageCounts(500), pause=0.0)) == 0.0
 
 
 def test_one_of_many_idle_shards_soon_waits_as_long_as_the_others(pump: ReaderPool) -> None:
@@ -188,7 +188,7 @@ def test_one_of_many_idle_shards_soon_waits_as_long_as_the_others(pump: ReaderPo
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_shard_whose_pace_is_limited_rests_as_long_as_its_page_says(pump: ReaderPool, streams: bool) -> None:
     reading = pump.open(Reads(streams=streams), b"", SOURCE)
-    assert reading.wait_after(replace(PAGE, records=500, full=True, rest=2.5)) == 2.5
+    assert reading.wait_after(replace(PAGE, counts=PageCounts(500), pause=2.5)) == 2.5
 
 
 def test_there_is_a_backlog_while_a_shard_is_read_that_has_one(pump: ReaderPool) -> None:
@@ -209,12 +209,12 @@ def test_there_is_a_backlog_while_a_shard_is_read_that_has_one(pump: ReaderPool)
 @pytest.mark.parametrize(
     ("streams", "page", "expected"),
     [
-        (False, replace(PAGE, records=1000, full=True), True),
-        (False, replace(PAGE, records=1000), False),
-        (True, replace(PAGE, records=1000, full=True), True),
-        (True, replace(PAGE, records=3), True),
+        (False, replace(PAGE, counts=PageCounts(1000), pause=0.0), True),
+        (False, replace(PAGE, counts=PageCounts(1000)), False),
+        (True, replace(PAGE, counts=PageCounts(1000), pause=0.0), True),
+        (True, replace(PAGE, counts=PageCounts(3)), True),
         (True, PAGE, False),
-        (True, replace(PAGE, records=1000, full=True, rest=2.5), False),
+        (True, replace(PAGE, counts=PageCounts(1000), pause=2.5), False),
     ],
 )
 def test_a_stream_that_brings_changes_has_a_backlog_and_an_idle_one_has_none(

@@ -22,6 +22,7 @@ from relay.records import (
     ShardCheckpoint,
     ShardListing,
     ShardState,
+    SnapshotBeginning,
     SnapshotControl,
     SnapshotPart,
     SnapshotRequest,
@@ -52,10 +53,7 @@ CONTROL = SnapshotControl(
     ShardState.READING,
     "1",
     after=1,
-    as_of=2,
-    segments=3,
-    rows=4,
-    parts=(SnapshotPart("-", "t"), SnapshotPart(created=1.5)),
+    begun=SnapshotBeginning(2, 3, 4, (SnapshotPart("-", "t"), SnapshotPart(created=1.5)), {"-": 5.5}),
     tables=("t",),
     gaps=("ab",),
     requests=("r",),
@@ -63,7 +61,6 @@ CONTROL = SnapshotControl(
     read=True,
     covered=(),
     left_out=("u",),
-    emptied={"-": 5.5},
     again=("t",),
     repetitions=7,
     updated_at=8.5,
@@ -120,8 +117,8 @@ def test_a_record_says_the_type_of_each_of_its_fields(record: Any) -> None:
 
 def test_a_field_with_its_default_is_not_written() -> None:
     assert ShardCheckpoint(ShardState.PLANNED).to_json() == b'{"state":"planned"}'
-    part = SnapshotControl(ShardState.PLANNED, "1", parts=(SnapshotPart(table="t"),))
-    assert part.to_json() == b'{"state":"planned","id":"1","parts":[{"table":"t"}]}'
+    part = SnapshotControl(ShardState.PLANNED, "1", begun=SnapshotBeginning(parts=(SnapshotPart(table="t"),)))
+    assert part.to_json() == b'{"state":"planned","id":"1","begun":{"parts":[{"table":"t"}]}}'
 
 
 @pytest.mark.parametrize(
@@ -145,9 +142,9 @@ def test_a_field_with_its_default_is_not_written() -> None:
             {"unplanned": {"t": {"key": [["a"]], "hashed": 1}}},
             "unplanned: t: key: 0: Tuple should have at least 2",
         ),
-        (CONTROL, {"rows": 1.5}, "rows: Input should be a valid integer"),
+        (CONTROL, {"begun": {"rows": 1.5}}, "begun: rows: Input should be a valid integer"),
         (CONTROL, {"read": 1}, "read: Input should be a valid boolean"),
-        (CONTROL, {"parts": {}}, "parts: Input should be a valid array"),
+        (CONTROL, {"begun": {"parts": {}}}, "begun: parts: Input should be a valid array"),
         (GAP, {"decision": "maybe"}, "decision: Input should be 'skip' or 'resnapshot'"),
     ],
 )

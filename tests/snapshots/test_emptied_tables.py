@@ -1,4 +1,4 @@
-"""What a shard says of tables that are emptied or renamed, which snapshots then read again (I7)."""
+"""What a shard says about tables that are emptied or renamed, which snapshots then read again (I7)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from relay.change import AlteredTable, Change, ChangeParts, Images, Operation, SchemaChange, StatementText
-from relay.records import Plan, Shard, ShardCheckpoint, ShardState, SnapshotControl, StreamId
+from relay.records import Plan, Shard, ShardCheckpoint, ShardState, SnapshotBeginning, SnapshotControl, StreamId
 from relay.snapshots.emptied_tables import EVERY, emptied_by, emptied_since, forget_before, is_published_to, noted
 from relay.source import Page
 from relay.token import EventToken
@@ -62,7 +62,7 @@ def test_a_checkpoint_says_what_was_emptied_as_long_as_a_snapshot_may_ask() -> N
 
     def run_since(as_of: int) -> None:
         """Let the newest snapshot be one that began then."""
-        committed.control = SnapshotControl(ShardState.READING, "1", as_of=as_of)
+        committed.control = SnapshotControl(ShardState.READING, "1", begun=SnapshotBeginning(as_of))
 
     run_since(600)
     found.open(SHARD, ShardCheckpoint(ShardState.READING, emptied={"a": 10.0, "b": 20.0}))
@@ -119,7 +119,7 @@ def test_a_checkpoint_with_many_tables_that_were_emptied_fits_into_a_record() ->
 
 def test_what_is_emptied_later_is_later_by_the_clock_of_another_worker() -> None:
     """I7"""
-    control = SnapshotControl(ShardState.READING, "1", as_of=935, emptied={"-": 1000.0})
+    control = SnapshotControl(ShardState.READING, "1", begun=SnapshotBeginning(935, emptied={"-": 1000.0}))
     after = noted({"a": 1000.0}, page([truncation("a")]), 990.0, 0.0)
     assert emptied_since(control, {"-": ShardCheckpoint(ShardState.READING, emptied={"a": 1000.0})}) == []
     assert emptied_since(control, {"-": ShardCheckpoint(ShardState.READING, emptied=after)}) == ["a"]
@@ -129,7 +129,7 @@ def test_nothing_is_forgotten_that_happened_since_a_snapshot_was_planned() -> No
     """I7: by whichever clock."""
     running = SnapshotControl(ShardState.PLANNED, "1", updated_at=1000.0)
     assert forget_before(running, 90_000.0) < 900.0
-    began = SnapshotControl(ShardState.READING, "1", as_of=935, updated_at=50_000.0)
+    began = SnapshotControl(ShardState.READING, "1", begun=SnapshotBeginning(935), updated_at=50_000.0)
     assert forget_before(began, 90_000.0) < 900.0
     for control in (None, replace(began, state=ShardState.FINISHED)):
         assert 80_000.0 < forget_before(control, 90_000.0) < 89_900.0

@@ -13,8 +13,8 @@ from relay.errors import RelayError
 from relay.reading.reader_pool import ReaderPool
 from relay.reading.set_aside import SetAside
 from relay.records import CommittedRecords, Plan, Shard, ShardCheckpoint, ShardState, SnapshotPart
-from relay.snapshots.lifecycle import Snapshots
-from relay.source import Measured, Page, Segment, ShardReader
+from relay.snapshots.lifecycle import Snapshots, SnapshotTables
+from relay.source import LastPage, Measured, Page, PageCounts, Segment, ShardReader
 from tests.scripted_source import ScriptedReader, ScriptedSource
 from tests.snapshots.snapshotting import Snapshotting
 
@@ -71,6 +71,26 @@ def test_a_segment_that_cannot_be_opened_is_set_aside_and_the_others_are_read() 
     assert set(here.snapshots.open) == {first, *others}
 
 
+def test_every_worker_learns_from_a_snapshot_that_begins_which_tables_have_their_keys() -> None:
+    """I12: only the one that begins it has looked at the tables."""
+    here = Snapshotting(initial=True)
+    here.tables.left_out = ("small",)
+    here.begin()
+    first = SnapshotTables(here.source, here.view.of(here.source.stream))
+    first.look()  # which tables lack a key was found out later than that, when it connected
+    here.end()
+    first.look()
+    assert here.source.keyed == []
+    here.ask("small")
+    assert here.step() == "planned"
+    first.look()
+    here.tables.left_out = ()
+    here.until()
+    first.look()
+    first.look()
+    assert here.source.keyed == [{"small"}]
+
+
 def test_rows_that_are_published_again_after_an_abort_have_their_checkpoint_again() -> None:
     """I3: without it, whoever reads the segment next would publish them once more."""
     here = Snapshotting(initial=True)
@@ -78,7 +98,7 @@ def test_rows_that_are_published_again_after_an_abort_have_their_checkpoint_agai
     here.snapshots.open_ready_segments(set(range(64)))
     name = next(iter(here.snapshots.open))
     row = Change("e", Operation.READ, "shop", "large", {"id": "a"}, None, "{}", Images.NEW, None, 1)
-    page = Page(Shard(name), [row], {"rows": 1}, None, None, 0.0, records=1)
+    page = Page(Shard(name), [row], {"rows": 1}, None, None, 0.0, counts=PageCounts(1))
     first, again = here.snapshots.checkpoint(page, {}), here.snapshots.checkpoint(page, {})
     assert first is not None
     assert again is not None
@@ -124,12 +144,12 @@ def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the
     assert step() == "begin"
     control = snapshots.control
     assert control is not None
-    assert (control.as_of, control.parts) == (tables.asked[0], PARTS)
+    assert (control.begun.as_of, control.begun.parts) == (tables.asked[0], PARTS)
     snapshots.open_ready_segments(set(range(64)))
     assert tuple(segment.part for segment in tables.opened) == PARTS
     assert set(tables.opened[0].published()) == {"shard-00000"}
     page = Page(tables.opened[0].shard, [], {"rows": 0}, None, None, 0.0)
-    first, second, last = (snapshots.checkpoint(each, {}) for each in (page, page, replace(page, finished=True)))
+    first, second, last = (snapshots.checkpoint(each, {}) for each in (page, page, replace(page, end=LastPage())))
     # While nothing comes, nothing is written.
     assert [each and each.state for each in (first, second, last)] == [ShardState.READING, None, ShardState.FINISHED]
     snapshots.close_segments()

@@ -29,7 +29,7 @@ def test_requested_snapshots_follow_one_another_and_each_request_is_served_once(
     assert not relay.snapshots.is_settled()
     relay.begin()
     assert (relay.control.tables, relay.control.requests) == (("small",), (first.id,))
-    assert relay.control.parts == (SnapshotPart(table="small"),)
+    assert relay.control.begun.parts == (SnapshotPart(table="small"),)
     assert {change.table for change in relay.snapshots.marked.marks(relay.control, "begin")} == {"small"}
     assert relay.snapshots.fulfilled() == []
     relay.end()
@@ -244,7 +244,7 @@ def test_the_tables_that_statements_have_changed_are_read_together_and_later_tha
     relay.write(stopped)
     relay.begin()
     assert relay.control.tables == ("large", "small")
-    assert relay.control.as_of > 100_040
+    assert relay.control.begun.as_of > 100_040
     assert set(relay.control.requests) == {each.id for each in asked}
     relay.end()
     relay.tidy()
@@ -274,4 +274,4 @@ def test_a_snapshot_of_all_tables_fulfils_the_requests_of_statements() -> None:
     relay.write(request)
     relay.begin()
     assert (relay.control.tables, set(relay.control.requests)) == (None, {whole.id, request.id})
-    assert relay.control.as_of > 100_090
+    assert relay.control.begun.as_of > 100_090

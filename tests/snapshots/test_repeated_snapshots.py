@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from relay.records import Gap, SegmentCheckpoint, Shard, ShardCheckpoint, ShardState, SnapshotPart
+from relay.records import Gap, SegmentCheckpoint, Shard, ShardCheckpoint, ShardState, SnapshotBeginning, SnapshotPart
 from relay.snapshots.control import restarted
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS
-from relay.source import Page
+from relay.source import LastPage, Page
 from relay.table import KeyColumn, TableSchema
 from tests.snapshots.snapshotting import TABLES, Snapshotting
 
@@ -72,7 +72,7 @@ def test_the_record_of_a_snapshot_of_many_tables_does_not_grow_when_they_are_rea
     relay.ask()
     relay.begin()
     parts = tuple(SnapshotPart("-", name) for name in relay.source.has)
-    begun = replace(relay.control, segments=len(parts), parts=parts).to_json()
+    begun = replace(relay.control, begun=SnapshotBeginning(segments=len(parts), parts=parts)).to_json()
     relay.view.apply(relay.snapshots.stream.snapshot_key, begun)
     relay.shard({EVERY: 5.0})
     relay.read_all()
@@ -112,10 +112,10 @@ def test_a_table_that_is_emptied_during_its_snapshot_has_no_end_in_it_and_is_rea
     assert relay.step() is None  # until nobody can take the request for one that waits
     assert relay.snapshots.fulfilled() == [request.key]
     relay.tidy()
-    first = relay.control.as_of
+    first = relay.control.begun.as_of
     relay.begin()
     assert (relay.control.tables, relay.control.gaps) == (("small",), ())
-    assert relay.control.as_of > relay.control.after > first
+    assert relay.control.begun.as_of > relay.control.after > first
     assert relay.marked("begin") == {"small"}
     relay.read_all()
     assert relay.step() == "finished"
@@ -157,7 +157,7 @@ def test_a_table_is_read_again_later_than_it_was_read_by_any_clock(ahead: float)
     relay.tidy()
     relay.begin()
     margin = relay.tables.margin
-    assert (relay.control.as_of > read_at - margin) == (ahead < margin)
+    assert (relay.control.begun.as_of > read_at - margin) == (ahead < margin)
 
 
 def test_a_segment_does_not_say_that_it_was_read_earlier_than_the_worker_before_said() -> None:
@@ -170,7 +170,7 @@ def test_a_segment_does_not_say_that_it_was_read_earlier_than_the_worker_before_
     before = SegmentCheckpoint(ShardState.READING, {"type": "rows", "rows": 1}, updated_at=relay.now + 50)
     relay.view.apply(relay.snapshots.stream.segment_key(name), before.to_json())
     relay.snapshots.open_ready_segments(set(range(64)))
-    last = Page(Shard(name), (), {"type": "rows", "rows": 2}, None, None, 0.0, finished=True)
+    last = Page(Shard(name), (), {"type": "rows", "rows": 2}, None, None, 0.0, end=LastPage())
     after = relay.snapshots.checkpoint(last, {})
     assert after is not None
     assert after.updated_at == before.updated_at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.records import ShardState, SnapshotControl
+from relay.records import ShardState, SnapshotBeginning, SnapshotControl
 from tests.snapshots.snapshotting import TABLES, Snapshotting
 
 
@@ -99,7 +99,7 @@ def test_a_table_that_is_created_is_not_read_where_the_config_names_none() -> No
 
 def test_tables_are_not_read_again_after_an_initial_snapshot_that_did_not_say_which_it_read() -> None:
     relay = Snapshotting(initial=True, is_selective=True)
-    control = SnapshotControl(ShardState.FINISHED, "1", segments=2, rows=7)
+    control = SnapshotControl(ShardState.FINISHED, "1", begun=SnapshotBeginning(segments=2, rows=7))
     relay.view.apply(relay.snapshots.stream.snapshot_key, control.to_json())
     relay.ask("small")
     relay.begin()

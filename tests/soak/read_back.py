@@ -27,9 +27,8 @@ def main(path: Path, folder: Path) -> None:
         logged = array("Q", (digest(row[0]) for row in ids.toLocalIterator(prefetchPartitions=True)))
         (folder / "log").write_bytes(logged.tobytes())
         for table in (log.parent for log in copies.glob("*/*/_delta_log")):
-            rows = session.read.format("delta").load(str(table)).where("not _relay_deleted")
-            columns = [name for name in rows.columns if not name.startswith("_relay_")]
-            found = [orjson.dumps(row.asDict(), default=str) for row in rows.select(*columns).collect()]
+            rows = session.read.format("delta").load(str(table))
+            found = [orjson.dumps(row.asDict(), default=str) for row in rows.collect()]
             (folder / table.name).write_bytes(b"\n".join(found))
 
 

@@ -89,7 +89,7 @@ class AppliedTimes:
 
 @dataclass
 class Told:
-    """What the topic says of one item. ``applied``, ``committed``: of its changes, in seconds since the epoch."""
+    """What the topic says about one item. ``applied``, ``committed``: of its changes, in seconds since the epoch."""
 
     at: int = 0  # index of the change that has to come next
     missing: set[int] = field(default_factory=set)  # indexes that were passed over

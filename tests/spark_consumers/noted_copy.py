@@ -11,7 +11,7 @@ COPY = """
 import json, sys
 from tests.spark_consumers.local_spark import spark
 from relay.services.postgres import execute
-from spark_consumers.applied import AppliedNotes
+from spark_consumers.applied_notes import AppliedNotes
 from spark_consumers.copy import TableCopies, is_there
 from spark_consumers.gaps import LostChanges
 from spark_consumers.sinks.copy_table import GAPS
@@ -72,7 +72,7 @@ class Copy:
 
     def rows(self, table, *columns):
         if self.database is None:
-            return delta_rows.rows(f"{sys.argv[1]}/shop/{table}", columns)
+            return delta_rows.rows(f"{sys.argv[1]}/shop/{table}/_relay_rows", columns)
         return execute(sys.argv[1], f"SELECT {', '.join(columns)} FROM shop._relay_rows_{table} ORDER BY 1")
 
     def aside(self):

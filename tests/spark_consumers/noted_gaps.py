@@ -20,6 +20,8 @@ def noted_gaps(path: Path, source: str, table: str) -> list[str]:
         noted = f"SELECT value FROM {source}._relay_properties WHERE name = 'relay.gaps' AND relation = %s"
         texts = [text for (text,) in execute(copy.url, noted, [table])]
     else:
-        properties = DeltaTable(f"{copy.url.removeprefix('delta://')}/{source}/{table}").metadata().configuration
+        properties = (
+            DeltaTable(f"{copy.url.removeprefix('delta://')}/{source}/{table}/_relay_rows").metadata().configuration
+        )
         texts = [properties.get("relay.gaps", "[]")]
     return [gap["reason"] for text in texts for gap in json.loads(text)]

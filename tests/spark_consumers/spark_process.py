@@ -17,6 +17,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from relay.config.spark import SparkConfig
+from tests.spark_consumers.iceberg_catalog import settings
 from tests.waiting import patience
 
 _RELAY = "from relay.cli import main; main()"
@@ -28,10 +30,15 @@ _COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryM
 
 
 class SparkProcess:
-    """Starts with its first script. ``folder``: for what the process and the scripts write."""
+    """Starts with its first script.
 
-    def __init__(self, folder: Path) -> None:
+    ``folder``: for what the process and the scripts write. ``iceberg``: whether it has Iceberg's extension, with which
+    the log has no functions, and catalogs.
+    """
+
+    def __init__(self, folder: Path, *, iceberg: bool = True) -> None:
         self._folder = folder
+        self._iceberg = iceberg
         self._process: subprocess.Popen[str] | None = None
         self._running: RunningInSpark | None = None
         self._scripts = 0
@@ -130,9 +137,10 @@ class SparkProcess:
         if self._process is not None and self._process.poll() is not None:
             self._kill()
         if self._process is None:
+            conf = settings(self._folder) if self._iceberg else {}
             with (self._folder / "spark.log").open("ab") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.spark_consumers.spark_process"],
+                    [sys.executable, "-m", "tests.spark_consumers.spark_process", json.dumps(conf)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -162,10 +170,18 @@ class RunningInSpark:
         return self._code is None
 
     def terminate(self) -> int:
+        return self.stop(signal.SIGTERM)
+
+    def stop(self, signum: signal.Signals) -> int:
         """Return the exit code. AssertionError with the log if it hangs."""
         assert self.is_running, self.log()
-        self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signum)
         return self.wait(30)
+
+    def kill(self) -> None:
+        """End it with its Spark. The next script gets another one."""
+        self._process.kill()
+        self._process.wait()
 
     def wait(self, timeout: float) -> int:
         """Return the exit code. ``timeout``: seconds on a quiet host. AssertionError with the log if it hangs."""
@@ -192,7 +208,7 @@ def serve() -> None:
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    session = open_session("tests", delta=True)
+    session = open_session("tests", delta=True, spark=SparkConfig(conf=json.loads(sys.argv[1])))
     context: Any = session.sparkContext
     of_new_sessions = context._jsc.sc().conf()
     for line in sys.stdin:

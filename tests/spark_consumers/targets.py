@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import VariantVal
 
@@ -14,10 +15,12 @@ from spark_consumers.fold import VerdictCounts
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks.delta_copy import DeltaTable
-from spark_consumers.sinks.kept_delta import KeptInDelta
-from spark_consumers.sinks.kept_postgres import KeptInPostgres
+from spark_consumers.sinks.iceberg_copy import IcebergTable
+from spark_consumers.sinks.iceberg_target import IcebergPlace
+from spark_consumers.sinks.kept_lake import KeptInLake
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_copy import PostgresTable
+from spark_consumers.sinks.postgres_target import KeptInPostgres
 from spark_consumers.sinks.target import Write
 from spark_consumers.sinks.upkeep import Schedule
 from tests.spark_consumers import delta_rows
@@ -27,6 +30,8 @@ from tests.spark_consumers.scenarios import comparable
 
 class InPostgres:
     """``playing``: the session that applies the batches; without one, the rule alone does."""
+
+    widens = True
 
     def __init__(self, url: str, items: str = "json", playing: SparkSession | None = None) -> None:
         self.database, self.items, self.playing = PostgresDatabase(url), items, playing
@@ -55,10 +60,12 @@ class InPostgres:
 class InDelta:
     """``playing``: the session that applies the batches."""
 
+    widens = True
+
     def __init__(
         self, session: SparkSession, folder: str, playing: SparkSession | None = None, items: str = "json"
     ) -> None:
-        self.session, self.path = session, f"{folder}/shop/orders"
+        self.session, self.path, self.stored = session, f"{folder}/shop/orders", f"{folder}/shop/orders/_relay_rows"
         self.playing = playing or session
         self.folder, self.items = folder, items
         self.table = DeltaTable(folder, Schedule(86400.0, 604800.0), "shop", "orders", items=items)
@@ -67,23 +74,64 @@ class InDelta:
         return play(self.table, layouts, *changes, session=self.playing)
 
     def write(self, write: Write) -> None:
+        batch = in_spark(self.session, [])
+        self.table.write(batch, [write])
+        self.table.maintain(batch)
+
+    def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
+        is_ours = deleted or any(name.startswith("_relay_") for name in columns)
+        path, where = (self.stored, f"{deleted} OR NOT _relay_deleted") if is_ours else (self.path, "true")
+        if delta_rows.is_exact(path, columns):
+            return delta_rows.rows(path, columns, where=where)
+        found = self.session.read.format("delta").load(path).where(where)
+        return _rows(found, columns)
+
+    def kept(self, layout: Layout, wanted: Sequence[str | None], keys: Sequence[Sequence[str]] = ()) -> list[KeptRow]:
+        kept = KeptInLake(self.session, lambda *_: self.table, layout, wanted)
+        return list(kept.of(keys)) if keys else list(kept.all())
+
+
+class InIceberg:
+    """``name``: of what no other test has. ``playing``: the session that applies the batches."""
+
+    widens = False
+
+    def __init__(
+        self, session: SparkSession, name: str, playing: SparkSession | None = None, catalog: str = "lake"
+    ) -> None:
+        self.session, self.playing = session, playing or session
+        self.place = IcebergPlace(catalog, re.sub(r"\W", "_", name))
+        self.stored, self.shown = self.place.rows("shop", "orders"), self.place.shown("shop", "orders")
+        self.table = IcebergTable(self.place, Schedule(86400.0, 604800.0), "shop", "orders")
+
+    def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
+        return play(self.table, layouts, *changes, session=self.playing)
+
+    def write(self, write: Write) -> None:
         self.table.write(in_spark(self.session, []), [write])
 
     def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
-        if delta_rows.is_exact(self.path, columns):
-            return delta_rows.rows(self.path, columns, where=f"{deleted} OR NOT _relay_deleted")
-        found = self.session.read.format("delta").load(self.path)
-        found = found if deleted else found.where("NOT _relay_deleted")
-        kinds = dict(found.dtypes)
-        # As text, since Python has no time of the year 1 in a zone west of Greenwich.
-        named = [f"CAST(`{name}` AS STRING)" if kinds[name] == "timestamp" else f"`{name}`" for name in columns]
-        rows = found.selectExpr(*named).orderBy(F.expr(named[0])).collect()
-        times = [kinds[name] == "timestamp" for name in columns]
-        return [tuple(map(_value, row, times)) for row in rows]
+        is_ours = deleted or any(name.startswith("_relay_") for name in columns)
+        name, where = (self.stored, f"{deleted} OR NOT _relay_deleted") if is_ours else (self.shown, "true")
+        return _rows(self.session.table(name).where(where), columns)
 
     def kept(self, layout: Layout, wanted: Sequence[str | None], keys: Sequence[Sequence[str]] = ()) -> list[KeptRow]:
-        kept = KeptInDelta(self.session, self.folder, layout, wanted, items=self.items)
+        kept = KeptInLake(self.session, lambda *_: self.table, layout, wanted)
         return list(kept.of(keys)) if keys else list(kept.all())
+
+
+def in_lake(kind: str, session: SparkSession, place: str, **more: Any) -> InDelta | InIceberg:
+    """Return a table of one kind. ``place``: a folder, which gives a namespace its name."""
+    return InDelta(session, place, **more) if kind == "delta" else InIceberg(session, place, **more)
+
+
+def _rows(found: DataFrame, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    kinds = dict(found.dtypes)
+    # As text, since Python has no time of the year 1 in a zone west of Greenwich.
+    named = [f"CAST(`{name}` AS STRING)" if kinds[name] == "timestamp" else f"`{name}`" for name in columns]
+    rows = found.selectExpr(*named).orderBy(F.expr(named[0])).collect()
+    times = [kinds[name] == "timestamp" for name in columns]
+    return [tuple(map(_value, row, times)) for row in rows]
 
 
 def _value(value: Any, is_time: bool) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,11 +14,6 @@ from tests.spark_consumers.topic import Topic, change
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
-    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
 
 
 _SCRIPT = """

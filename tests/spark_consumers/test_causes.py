@@ -1,4 +1,4 @@
-"""What is said of an error of Spark's."""
+"""How an error of Spark's is reported."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_each_change_is_in_the_log_once(topic: Topic, log: Log) -> None:
 
 
 def test_a_log_that_began_at_the_end_gets_the_rest_from_another_checkpoint(topic: Topic, log: Log) -> None:
-    """I1: that it has the later offsets says nothing about the earlier ones."""
+    """I1: that it has the later offsets does not mean that it has the earlier ones."""
     topic.publish([at(number, number) for number in range(4)])
     log.after("consume('late', 'latest')")
     topic.publish([at(7, 7)])
@@ -172,7 +172,7 @@ with spark() as session:
         batch = batches.get(number)
         plans = [each.plan(batch) for each in consumers]  # both have read what the log has
         assert plans[0].write([])["applied"] == 10
-        with pytest.raises(Unavailable, match="another consumer appends to the change log"):
+        with pytest.raises(Unavailable, match="another consumer is appending to the change log"):
             plans[1].write([])
         # It reads again what the log has.
         assert consumers[1].plan(batch).write([]) == {"applied": 0, "ignored": 10}

@@ -120,7 +120,7 @@ def test_a_topic_that_is_no_longer_asked_for_is_not_passed_over(topic: Topic) ->
     both = SCRIPT.replace('["orders"]', '["orders", "lines"]')
     assert [sorted(found) for _, found in applied(topic, both)] == [["1", "2"]]
     topic.publish([change("ada", 3), line(4)])
-    with pytest.raises(AssertionError, match=f"topic {topic.config.topic('lines')} is no longer asked for"):
+    with pytest.raises(AssertionError, match=f"topic {topic.config.topic('lines')} is no longer requested"):
         applied(topic)
     elsewhere = SCRIPT.replace('folder / "point"', 'folder / "other", start="committed"')
     assert applied(topic, elsewhere) == [[0, ["3"]]]
@@ -138,5 +138,5 @@ def test_a_table_that_left_the_config_is_read_to_its_end_where_all_were_asked_fo
 
 
 def test_the_names_of_the_relays_own_consumers_are_taken(topic: Topic) -> None:
-    with pytest.raises(ConfigError, match="'copy' is a consumer of the relay"):
+    with pytest.raises(ConfigError, match="'copy' is one of the relay's own consumers"):
         changes(topic.config, ["orders"], name="copy")

@@ -29,7 +29,7 @@ def test_a_folder_whose_first_part_would_be_taken_for_a_host_is_refused() -> Non
 
 def test_a_checkpoint_that_lacks_the_colon_of_its_store_is_refused() -> None:
     """I1: on a cluster, each driver would have one of its own."""
-    with pytest.raises(ConfigError, match="there is no colon after 's3a': write s3a://bucket/log, or s3a/bucket/log"):
+    with pytest.raises(ConfigError, match="there is no colon after 's3a': write s3a://bucket/log, or a folder in full"):
         ConsumerCheckpoint("s3a//bucket/log")
 
 

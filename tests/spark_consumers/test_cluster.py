@@ -109,4 +109,6 @@ def test_connectors_come_from_a_folder_that_has_them(tmp_path: Path) -> None:
     assert sorted(jar.name for jar in found) == sorted((*names[:-1], "kafka-clients.jar"))
     with pytest.raises(ConfigError, match=r"the folder .* has no delta-spark_2.13-4.0.0.jar: copy all"):
         connectors(str(tmp_path), delta=True)
+    with pytest.raises(ConfigError, match=r"has no iceberg-spark-runtime-4.0_2.13-1.10.1.jar: copy all"):
+        connectors(str(tmp_path), delta=False, iceberg=True)
     assert connectors("installed", delta=True) == []

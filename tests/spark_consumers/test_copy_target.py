@@ -15,6 +15,7 @@ import pytest
         ("delta+s3a://bucket/copy", "DeltaTarget"),
         ("postgres://ann@h/d", "PostgresTarget"),
         ("postgresql://ann@h/d", "PostgresTarget"),
+        ("iceberg://lake/new", "IcebergTarget"),
     ],
 )
 def test_the_scheme_chooses_a_target_that_needs_no_spark_to_be_checked(url: str, name: str) -> None:
@@ -24,6 +25,8 @@ def test_the_scheme_chooses_a_target_that_needs_no_spark_to_be_checked(url: str,
         "source = {'name': 's', 'type': 'dynamodb', 'table': 'orders'}\n"
         "given = {'name': 'shop', 'kafka': {'bootstrap_servers': 'h:1'}, 'sources': [source]}\n"
         f"given['copy'] = {{'url': {url!r}}}\n"
+        "catalog = {'spark.sql.catalog.lake': 'org.apache.iceberg.spark.SparkCatalog'}\n"
+        "given['spark'] = {'conf': catalog}\n"
         "config = Config.model_validate(given)\n"
         "target = copy_target(config, config.copy_)\n"
         "print(type(target).__name__, target.check(offline=True))\n"

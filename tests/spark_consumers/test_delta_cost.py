@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_consumers.sinks.delta_copy import rounded
+from spark_consumers.sinks.lake_table import rounded
 from tests.spark_consumers.spark_process import SparkProcess
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -19,6 +19,7 @@ import spark_consumers
 from relay.avro.registry import open_schemas
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
+from relay.services.postgres import execute
 from relay.services.registry import SchemaRegistry
 from tests import needs
 from tests.command_line import run_until_caught_up
@@ -28,21 +29,6 @@ from tests.spark_consumers.spark_process import RunningInSpark, SparkProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
-
-# Runs until SIGTERM, then writes the copy's rows to a file.
-COPY = """
-import json, pathlib, sys
-import spark_consumers
-from relay.config import load
-from tests.spark_consumers.local_spark import spark
-
-config, folder = load(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[1]).parent
-with spark() as session:
-    spark_consumers.run("copy", config, checkpoint=folder / "copy-point")
-    rows = session.read.format("delta").load(f"{folder}/copied/orders/{config.sources[0].table}").collect()
-    found = {row["id"]: {name: value for name, value in row.asDict().items() if name[0] != "_"} for row in rows}
-    (folder / "rows.json").write_text(json.dumps(found))
-"""
 
 
 class Orders:
@@ -167,13 +153,15 @@ def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_regis
 
 
 def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(
-    orders: Orders, spark_process: SparkProcess
+    orders: Orders, database_url: str, spark_process: SparkProcess
 ) -> None:
     """I1, I7"""
+    orders.raw["copy"]["url"] = database_url
     orders.declare(id="string", a="long")
     orders.put("one", a={"N": "1"}, note={"S": "first"})
     run_until_caught_up(orders.path)
-    copy = spark_process.start(COPY, str(orders.path), log=orders.folder / "copy.log", compiled=True)
+    command = ("consume", "copy", str(orders.path), "--checkpoint", str(orders.folder / "copy-point"))
+    copy = spark_process.start_relay(*command, log=orders.folder / "copy.log")
     applied = _batches(copy)
     wait_until(lambda: applied() >= 1 or None, 120)
 
@@ -182,9 +170,10 @@ def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(
     run_until_caught_up(orders.path)
     wait_until(lambda: applied() >= 2 or None, 120)
     assert copy.terminate() == 0, copy.log()
-    rows = json.loads((orders.folder / "rows.json").read_text())
-    assert rows["one"] == {"id": "one", "a": 1, "note": None, "rest": '{"note":{"S":"first"}}'}
-    assert rows["two"] == {"id": "two", "a": 2, "note": "second", "rest": '{"more":{"BOOL":true}}'}
+    assert execute(database_url, f"SELECT id, a, note, rest FROM orders.{orders.name} ORDER BY id") == [
+        ("one", 1, None, {"note": {"S": "first"}}),
+        ("two", 2, "second", {"more": {"BOOL": True}}),
+    ]
     schemas = open_schemas(load(orders.path))
     schemas.refresh()
     first, second = schemas.all().values()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 import spark_consumers
 from relay.change import Images, Operation
+from relay.jvm.jars import jars
+from relay.jvm.java import find_java
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, read
 
@@ -92,18 +98,34 @@ def test_each_change_is_printed_once_without_spark(topic: Topic) -> None:
     assert printed() == ["3"]
 
 
-def own_client(topic: Topic, count: int, schemas: str | None = None) -> subprocess.CompletedProcess[str]:
-    program = Path(spark_consumers.__file__).parent / "examples" / "own_client.py"
+EXAMPLES = Path(spark_consumers.__file__).parent / "examples"
+
+
+def in_python() -> list[str]:
+    return [sys.executable, str(EXAMPLES / "own_client.py")]
+
+
+def in_java() -> list[str]:
+    """The file as it stands, with the libraries that are here anyway."""
+    libraries = [*jars("kafka"), *(Path(pyspark.__file__).parent / "jars").glob("*.jar")]
+    path = os.pathsep.join(map(str, libraries))
+    return [str(find_java()), "-cp", path, str(EXAMPLES / "java" / "OwnClient.java")]
+
+
+def own_client(
+    topic: Topic, count: int, schemas: str | None = None, program: Callable[[], list[str]] = in_python
+) -> subprocess.CompletedProcess[str]:
     names = [topic.name, schemas or topic.config.internal("schemas"), f"{topic.name}.printer", str(count)]
-    command = [sys.executable, str(program), topic.config.kafka.bootstrap_servers, *names]
+    command = [*program(), topic.config.kafka.bootstrap_servers, *names]
     return subprocess.run(command, capture_output=True, check=False, timeout=600, text=True)
 
 
-def test_each_change_is_printed_once_by_a_client_of_ones_own(topic: Topic) -> None:
+@pytest.mark.parametrize("program", [in_python, in_java])
+def test_each_change_is_printed_once_by_a_client_of_ones_own(topic: Topic, program: Callable[[], list[str]]) -> None:
     def printed(count: int) -> list[str]:
-        ran = own_client(topic, count)
+        ran = own_client(topic, count, program=program)
         assert ran.returncode == 0, ran.stderr
-        return [json.loads(json.loads(line)[2])["version"]["N"] for line in ran.stdout.splitlines()]
+        return re.findall(r'"version\W+N\W+(\d)', ran.stdout)
 
     topic.publish([change("ada", 1), change("ada", 2)])
     assert printed(2) == ["1", "2"]
@@ -118,9 +140,12 @@ def test_a_client_of_ones_own_says_that_the_topic_of_the_schemas_is_another(topi
     assert f"there is no topic {topic.name}.schemata at {topic.config.kafka.bootstrap_servers}" in ran.stderr
 
 
-def test_a_client_of_ones_own_decodes_nothing_that_it_has_no_schema_of(topic: Topic) -> None:
+@pytest.mark.parametrize("program", [in_python, in_java])
+def test_a_client_of_ones_own_decodes_nothing_that_it_has_no_schema_of(
+    topic: Topic, program: Callable[[], list[str]]
+) -> None:
     """I8: Avro would make a row of wrong values of it."""
     topic.publish_raw(b"\x00\x00\x00\x00\x07" + bytes(100))
-    ran = own_client(topic, 1)
+    ran = own_client(topic, 1, program=program)
     assert ran.returncode == 1
     assert "no schema of a value that begins with 0000000007" in ran.stderr

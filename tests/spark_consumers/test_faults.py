@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from psycopg import InterfaceError, OperationalError, errors
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -12,6 +14,7 @@ from spark_consumers.causes import sql_state
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.faults import RowFault, TableFault
 from spark_consumers.sinks.postgres import PostgresDatabase
+from tests.spark_consumers.spark_process import SparkProcess
 
 OF_NONE = [
     "08006",
@@ -76,7 +79,7 @@ WRITING = "[TASK_WRITE_FAILED] Task failed while writing rows. SQLSTATE: 58030\n
         ("[OPERATION_CANCELED] SQLSTATE: HY008", None),
         ("[DELTA_CANNOT_CREATE_LOG_PATH] SQLSTATE: 42KD5", None),
         (f"{WRITING}[KRYO_BUFFER_OVERFLOW] SQLSTATE: 54006", TableFault),
-        ("[USER_RAISED_EXCEPTION] t: a batch lacks images that it had before SQLSTATE: P0001", None),
+        ("[USER_RAISED_EXCEPTION] t: a batch that was read again lacks row images SQLSTATE: P0001", None),
         (f"{WRITING}[USER_RAISED_EXCEPTION] a value of type int is expected, not x SQLSTATE: P0001", RowFault),
         (f"{WRITING}[CAST_INVALID_INPUT] The value 'SQLSTATE: 42000' cannot be cast. SQLSTATE: 22018", RowFault),
         ("[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint c violated. SQLSTATE: 23001", RowFault),
@@ -91,6 +94,56 @@ def test_spark_says_whose_fault_it_is(error: type[Exception], said: str, wanted:
         with pytest.raises((error, RelayError)) as raised, delta.faults(writes_rows=writes_rows):
             raise error(said)
         assert raised.type is (expected or error)
+
+
+CATALOG = """
+import json, re, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from spark_consumers.sinks import delta, iceberg_copy
+from spark_consumers.sinks.faults import TableFault
+from tests.spark_consumers.local_spark import spark
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self):
+        code, content = 200, {"defaults": {}, "overrides": {}}
+        if asked := re.search(r"/t([0-9]+)", self.path):
+            code = int(asked[1])
+            content = {"error": {"message": "no", "type": "E", "code": code}}
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(json.dumps(content).encode())
+    do_POST = do_HEAD = do_GET
+    def log_message(self, *_):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+found = {}
+with spark() as session:
+    settings = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "rest", ".rest.client.max-retries": "1"}
+    settings[".uri"] = f"http://127.0.0.1:{server.server_port}"
+    for name, value in settings.items():
+        session.conf.set(f"spark.sql.catalog.refusing{name}", value)
+    for code in (400, 401, 403, 500, 503):
+        for ask in (iceberg_copy.schema_of, iceberg_copy.properties_of):
+            try:
+                with delta.faults():
+                    ask(session, f"refusing.shop.t{code}")
+            except (TableFault, PySparkException, Py4JError) as error:
+                found.setdefault(code, []).append(isinstance(error, TableFault))
+server.shutdown()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.services
+def test_what_a_catalog_of_iceberg_refuses_for_one_table_sets_that_table_aside(spark_process: SparkProcess) -> None:
+    """I12: it held up the whole copy. A token that has expired, and a catalog that is away, concern every table."""
+    found = json.loads(spark_process.run(CATALOG).splitlines()[-1])
+    both, none = [True] * 2, [False] * 2
+    assert found == {"400": both, "401": none, "403": both, "500": none, "503": none}
 
 
 def test_an_error_whose_jvm_has_ended_has_no_state() -> None:

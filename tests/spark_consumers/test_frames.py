@@ -17,6 +17,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from relay.change import Change
 from relay.kafka import topics
 from relay.table import Column, KeyColumn, TableSchema
+from tests.snippets import changed, programs
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, truncation
 from tests.waiting import wait_until
@@ -174,13 +175,15 @@ with spark() as session:
     print(json.dumps([read(start=-2), read(start=2), read(start=1), read(start=9), read(start=2, end=9)]))
 """,
     )
-    where = f"{topic.name}[{partition}] has the records from offset 2 to {end}, not "
+    where = f"{topic.name}[{partition}] has the records from offset 2 to {end}"
+    gone = "its records were removed, or the topic was created again. Use -2 to start at the beginning"
+    later = "try again later, or omit `end` to read to the current end"
     assert said == [
         2,
         2,
-        f"ConfigError: start: {where}from 1 on: they were removed, or the topic was created again; -2 is the beginning",
-        f"ConfigError: start: {where}from 9 on: they were removed, or the topic was created again; -2 is the beginning",
-        f"ConfigError: end: {where}up to 9: try later, or leave it out for the present end",
+        f"ConfigError: start: {where}, so reading cannot start at 1: {gone}",
+        f"ConfigError: start: {where}, so reading cannot start at 9: {gone}",
+        f"ConfigError: end: {where}, so it cannot be read up to 9: {later}",
     ]
 
 
@@ -198,7 +201,7 @@ with spark() as session:
 """,
     )
     assert found[0] == "ConfigError"
-    assert "table orders: column v has been int and string" in found[1]
+    assert "table orders: column v has had the types int and string" in found[1]
 
 
 @pytest.mark.parametrize("selected", ["event_id", "offset"])
@@ -242,7 +245,7 @@ with spark() as session:
         print(json.dumps(str(error)))
 """,
     )
-    assert ": no schema of it was known when the query started: start the query again" in said
+    assert ": its schema was not known when the query started: start the query again" in said
 
 
 def test_a_record_of_an_unknown_schema_is_kept_in_full(topic: Topic) -> None:
@@ -285,14 +288,21 @@ with spark() as session:
     assert sorted(applied) == [["orders", "orders", each, [str(n) for n in range(1, 31)]] for each in customers]
 
 
-def test_the_program_of_the_documentation_runs_as_it_stands_there(topic: Topic) -> None:
-    text = (Path(__file__).parents[2] / "deploy/docs/how_to/read.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"^```python\n((?:(?!```).)*?read_changes\(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert program.count('"relay.yaml"') == 1
+def test_the_programs_of_the_documentation_run_as_they_stand_there(topic: Topic) -> None:
+    as_frame, in_batches = programs("deploy/docs/how_to/read.md")
     topic.publish([change("ada", 1), change("ada", 2)])
     assert topic.spark is not None
-    shown = topic.spark.run(program.replace('"relay.yaml"', repr(str(topic.path))))
+    shown = topic.spark.run(changed(as_frame, {'"relay.yaml"': repr(str(topic.path))}))
     assert sum("|ada" in line for line in shown.splitlines()) == 2
+    point = f'name="mine", checkpoint={str(topic.folder / "point")!r})'
+    ended = {
+        '"relay.yaml"': repr(str(topic.path)),
+        'name="mine")': point,
+        "foreach_batch(apply)": "foreach_batch(apply, until_caught_up=True)",
+        "print(item, change.operation, change.new)": f"open({str(topic.folder / 'stored')!r}, 'a').write(change.new)",
+    }
+    topic.spark.run(changed(in_batches, ended))
+    assert re.findall(r'"version":\{"N":"(\d)"\}', (topic.folder / "stored").read_text()) == ["1", "2"]
 
 
 def test_a_streaming_query_goes_on_at_its_checkpoint(topic: Topic) -> None:

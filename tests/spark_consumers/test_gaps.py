@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,62 +11,17 @@ from confluent_kafka import Producer
 from relay.change import Change, Operation, Snapshot
 from relay.config import Config
 from relay.records import Gap
+from relay.services.postgres import execute
 from spark_consumers.change_log import log_consumer
 from spark_consumers.dead_letters import NonChangeRecord
 from spark_consumers.gaps import LostChanges, from_json, lost_changes, to_json
 from spark_consumers.records import DecodeStatus
 from tests.log_lines import log_lines
-from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers import delta_rows
+from tests.spark_consumers.noted_gaps import noted_gaps
 from tests.spark_consumers.topic import Topic, change, mark, read
 
 FOUND_AT = 1_700_000_500.0
-
-SCRIPT = """
-import json, pathlib, sys
-import spark_consumers
-from relay.config import load
-from tests.spark_consumers.local_spark import spark
-
-path = pathlib.Path(sys.argv[1])
-config = load(path)
-
-def gaps_of(table):
-    found = session.sql(f"SHOW TBLPROPERTIES delta.`{path.parent}/copy/{table}/{table}`").collect()
-    found = {row["key"]: row["value"] for row in found}
-    return [gap["reason"] for gap in json.loads(found.get("relay.gaps", "[]"))]
-
-with spark() as session:
-    for consumer in ("log", "copy"):
-        checkpoint = path.parent / "checkpoints" / f"{consumer}-{sys.argv[2]}"
-        spark_consumers.run(consumer, config, until_caught_up=True, checkpoint=checkpoint)
-    logged = session.sql(f"SELECT source, reason, found_at FROM delta.`{path.parent}/log_gaps` ORDER BY reason")
-    seen = {
-        "log": [[row[0], row[1], row[2].timestamp()] for row in logged.collect()],
-        "orders": gaps_of("orders"),
-        "lines": gaps_of("lines"),
-    }
-    json.dump(seen, sys.stdout)
-"""
-
-FORGET_IDS = """
-import sys
-from pyspark.sql import SparkSession
-
-session = SparkSession.getActiveSession()
-session.sql(f"ALTER TABLE delta.`{sys.argv[1]}` UNSET TBLPROPERTIES (`relay.topic_ids`)")
-"""
-
-NOTED = """
-import json, sys
-from pyspark.sql import SparkSession
-
-session = SparkSession.getActiveSession()
-found = []
-for path in sys.argv[1:]:
-    (row,) = session.sql(f"DESCRIBE DETAIL delta.`{path}`").collect()
-    found.append([gap["reason"] for gap in json.loads(row["properties"].get("relay.gaps", "[]"))])
-json.dump(found, sys.stdout)
-"""
 
 
 def non_change(value: bytes, status: DecodeStatus = DecodeStatus.GAP) -> NonChangeRecord:
@@ -106,29 +60,24 @@ def test_a_snapshot_repairs_the_gaps_that_were_found_before_it_began(as_of: floa
 
 
 @pytest.mark.services
-def test_gaps_are_beside_the_log_and_the_copy_and_a_snapshot_repairs_the_copy(
-    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
-) -> None:
+def test_gaps_are_beside_the_log_and_the_copy_and_a_snapshot_repairs_the_copy(topic: Topic, database_url: str) -> None:
     """I9: under `skip` nothing else says that rows may be wrong."""
-    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
-
-    def publish(*gaps: bytes) -> None:
-        producer = Producer(topic.config.kafka.client())
-        for gap in gaps:
-            producer.produce(topic.config.internal("gaps"), gap, partition=0)
-        assert producer.flush(30) == 0
+    topic.set_copy_url(database_url)
 
     def look(checkpoint: str) -> Any:
-        return json.loads(spark_process.run(SCRIPT, str(topic.path), checkpoint, log=tmp_path / "stderr"))
+        topic.consume("log copy", checkpoint=checkpoint)
+        logged = delta_rows.rows(topic.folder / "log_gaps", ["reason", "source", "found_at"])
+        noted = {table: noted_gaps(topic.path, table, table) for table in ("orders", "lines")}
+        return {"log": [[source, reason, found_at.timestamp()] for reason, source, found_at in logged], **noted}
 
     line = change("c1", 1, Operation.INSERT)
     line.source = line.table = "lines"
     topic.publish([change("c0", 1, Operation.INSERT), line])
     trimmed = Gap("orders", "orders/2026", "s1", "trimmed", None, None, FOUND_AT).to_json()
-    publish(trimmed, trimmed, Gap("others", "x", None, "purged", None, None, FOUND_AT).to_json())
+    publish_records(topic, trimmed, trimmed, Gap("others", "x", None, "purged", None, None, FOUND_AT).to_json())
     logged = [["others", "purged", FOUND_AT], ["orders", "trimmed", FOUND_AT]]
     assert look("one") == {"log": logged, "orders": ["trimmed"], "lines": []}
-    batches = log_lines(tmp_path / "stderr", "batch")
+    batches = log_lines(topic.log, "batch")
     assert {batch["consumer"]: batch["gaps"] for batch in batches} == {"log": 3, "copy": 3}
     # Applied again, and after a snapshot that began before, and then after the gap.
     as_of = int(FOUND_AT) - 100
@@ -136,7 +85,7 @@ def test_gaps_are_beside_the_log_and_the_copy_and_a_snapshot_repairs_the_copy(
     assert look("two") == {"log": logged, "orders": ["trimmed"], "lines": []}
     as_of += 100
     topic.publish([mark("begin", as_of), read("c0", 1, as_of), mark("end", as_of)])
-    publish(b"{}")
+    publish_records(topic, b"{}")
     unreadable = [None, "the gap record cannot be read", 0.0]
     assert look("two") == {
         "log": [logged[0], unreadable, logged[1]],
@@ -146,51 +95,50 @@ def test_gaps_are_beside_the_log_and_the_copy_and_a_snapshot_repairs_the_copy(
 
 
 @pytest.mark.services
-def test_the_tables_of_a_source_that_is_copied_only_after_a_gap_say_so_too(
-    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
-) -> None:
+def test_the_tables_of_a_source_that_is_copied_only_after_a_gap_say_so_too(topic: Topic) -> None:
     """I9: its first changes may be among those that were lost, and nothing was known of the tables then."""
-    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
     publish_gaps(topic, ("orders", "trimmed"), ("others", "purged"))
     assert topic.consume("copy", checkpoint="copy-one")["gaps"] == 2
     topic.publish([change("c0", 1, Operation.INSERT), line_of("orders", 1)])
-    assert gaps_of(topic, "orders/orders", "orders/lines") == [["trimmed"], ["trimmed"]]
+    topic.consume("copy", checkpoint="copy-one")
+    assert [noted_gaps(topic.path, "orders", table) for table in ("orders", "lines")] == [["trimmed"], ["trimmed"]]
     # Not those of a source that has none.
     topic.publish([line_of("lines", 1)])
-    assert gaps_of(topic, "lines/lines") == [[]]
+    topic.consume("copy", checkpoint="copy-one")
+    assert noted_gaps(topic.path, "lines", "lines") == []
 
 
 @pytest.mark.services
 def test_a_copy_notes_no_gap_from_before_its_beginning_and_none_that_it_has_seen_repaired(
-    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
+    topic: Topic, database_url: str
 ) -> None:
     """Nothing would ever remove it, but a snapshot that nobody needs."""
-    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+    topic.set_copy_url(database_url)
     publish_gaps(topic, ("orders", "trimmed"))
     topic.consume("copy", "--from", "latest", checkpoint="copy-one")
     topic.publish([change("c0", 1, Operation.INSERT)])
-    assert gaps_of(topic, "orders/orders") == [[]]
+    assert gaps_of(topic) == []
     # Repaired with brokers that give topics no ids.
     publish_gaps(topic, ("orders", "purged"))
     as_of = int(FOUND_AT)
     topic.publish([mark("begin", as_of), read("c0", 1, as_of), mark("end", as_of)])
-    assert gaps_of(topic, "orders/orders") == [[]]
-    spark_process.run(FORGET_IDS, f"{tmp_path}/copy/orders/orders")
+    assert gaps_of(topic) == []
+    execute(database_url, "DELETE FROM orders._relay_properties WHERE name = 'relay.topic_ids'")
     topic.publish([change("c0", 2)])
-    assert gaps_of(topic, "orders/orders") == [[]]
+    assert gaps_of(topic) == []
 
 
 @pytest.mark.services
 def test_a_gap_is_noted_after_a_restart_although_the_registry_was_asked_for_no_schema_yet(
-    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess, schema_registry: Any
+    topic: Topic, database_url: str, schema_registry: Any
 ) -> None:
     """I9: the tables that are there were not known until they had their next changes."""
-    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+    topic.set_copy_url(database_url)
     topic.use_registry(schema_registry.url)
     topic.publish([change("c0", 1, Operation.INSERT)])
-    assert gaps_of(topic, "orders/orders") == [[]]
+    assert gaps_of(topic) == []
     publish_gaps(topic, ("orders", "trimmed"))
-    assert gaps_of(topic, "orders/orders") == [["trimmed"]]
+    assert gaps_of(topic) == ["trimmed"]
 
 
 def line_of(source: str, version: int) -> Change:
@@ -201,15 +149,18 @@ def line_of(source: str, version: int) -> Change:
 
 def publish_gaps(topic: Topic, *gaps: tuple[str, str]) -> None:
     """Publish gaps, each with its source and reason."""
+    found = (Gap(source, "x", reason, reason, None, None, FOUND_AT) for source, reason in gaps)
+    publish_records(topic, *(gap.to_json() for gap in found))
+
+
+def publish_records(topic: Topic, *gaps: bytes) -> None:
     producer = Producer(topic.config.kafka.client())
-    for source, reason in gaps:
-        gap = Gap(source, "x", reason, reason, None, None, FOUND_AT).to_json()
+    for gap in gaps:
         producer.produce(topic.config.internal("gaps"), gap, partition=0)
     assert producer.flush(30) == 0
 
 
-def gaps_of(topic: Topic, *tables: str) -> Any:
-    """Bring the copy up to date, and return the reasons of the gaps that are noted at its tables."""
+def gaps_of(topic: Topic) -> list[str]:
+    """Bring the copy up to date, and return the reasons of the gaps that are noted at the table of orders."""
     topic.consume("copy", checkpoint="copy-one")
-    assert topic.spark is not None
-    return json.loads(topic.spark.run(NOTED, *(f"{topic.folder}/copy/{table}" for table in tables)).splitlines()[-1])
+    return noted_gaps(topic.path, "orders", "orders")

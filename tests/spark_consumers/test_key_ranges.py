@@ -15,7 +15,8 @@ import yaml
 import relay
 from relay.change import Operation
 from relay.demo.orders import TABLE
-from relay.demo.vitess_orders import BEFORE, TARGETS, VitessOrders, VitessWriter
+from relay.demo.sql_orders import SQLWriter
+from relay.demo.vitess_orders import BEFORE, TARGETS, VitessOrders
 from relay.keyrange import KeyRange
 from tests import needs
 from tests.command_line import relay as command
@@ -48,7 +49,7 @@ def test_ranges_that_partition_the_key_space_have_each_change_once_also_through_
         orders = VitessOrders()
         orders.start(stack)
         writer = stack.enter_context(closing(orders.workload(pause=0).writers[0]))
-        assert isinstance(writer, VitessWriter)
+        assert isinstance(writer, SQLWriter)
         items = writer.items[:60]
         writer.store([(item, 1) for item in items])
         raw = {

@@ -44,7 +44,7 @@ def test_each_crossing_is_said_once_and_so_is_its_end() -> None:
     for lag in (1801, 5000, 1801, 1800, 0, 1801, 1900, 3):
         logged.alarm.lag(int(logged.now) - lag)
         logged.now += 61
-        assert logged.alarm.lag(None) == {}  # a batch without changes says nothing of the lag
+        assert logged.alarm.lag(None) == {}  # a batch without changes has no lag
     assert [(line["event"], line["lag"]) for line in logged.lines] == [
         ("behind", 1801), ("no longer behind", 1800), ("behind", 1801), ("no longer behind", 3),
     ]  # fmt: skip

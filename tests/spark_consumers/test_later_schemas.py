@@ -1,4 +1,4 @@
-"""What a query gets to know of schemas that are published while it runs."""
+"""Which schemas a query notices that are published while it runs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from relay.kafka.group_offsets import consumer_addresses
 from relay.process.managed import free_port
 from spark_consumers import run
 from spark_consumers.checkpoint import ConsumerCheckpoint
-from spark_consumers.locks import Lock
+from spark_consumers.locations import Lock
 from tests.log_lines import log_lines, rows_applied
 from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
@@ -62,7 +62,8 @@ def times_open(path: Path) -> int:
     return found
 
 
-def test_each_consumer_has_its_own_progress(topic: Topic) -> None:
+def test_each_consumer_has_its_own_progress(topic: Topic, database_url: str) -> None:
+    topic.set_copy_url(database_url)
     topic.publish([change("ada", 1), change("bob", 1)])
     topic.consume("log", checkpoint="all/log")
     topic.consume("cache log copy", checkpoint="all")
@@ -108,9 +109,9 @@ def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Top
     assert get(port, "/readyz")[0] == 200
     waiting = re.compile(r'^relay_consumer_lag_records\{consumer="(log|copy)"\} 0\.0$', re.MULTILINE)
     wait_until(lambda: len(waiting.findall(get(port, "/metrics")[2].decode())) == 2 or None, 30)
-    assert consumer_addresses(topic.config) == [f"127.0.0.1:{port}@{socket.gethostname()}"] * 2
+    assert consumer_addresses(topic.config) == {f"127.0.0.1:{port}@{socket.gethostname()}": ["log", "copy"]}
     assert process.terminate() == 0, process.log()
-    assert consumer_addresses(topic.config) == []
+    assert consumer_addresses(topic.config) == {}
     assert {e["consumer"] for e in log_lines(topic.log, "stopped")} == {"log", "copy"}
 
 
@@ -128,7 +129,7 @@ def test_tables_that_only_the_database_names_are_not_taken_for_none(engine: Lite
     legacy = {"name": "legacy", "type": "mysql", "shards": {"-": ["db:1"]}, "database": "legacy", "user": "relay"}
     config = {"name": "shop", "kafka": {"bootstrap_servers": "k:1"}, "sources": [{**legacy, "password": "secret"}]}
     cache = {"url": "redis://r:1/0", "namespace": "shop", "keys": {"orders": ["order:{id}"]}}
-    with pytest.raises(ConfigError, match="source legacy: none of its tables is known: name them with `tables`"):
+    with pytest.raises(ConfigError, match="source legacy: its tables are not known: list them in `tables`"):
         run("cache", Config.model_validate({**config, "cache": cache}), engine=engine)
 
 

@@ -121,7 +121,7 @@ with spark() as session:
         assert [row.id for row in session.table(each.name).collect()] == [number], each.name
 
     own = session.newSession()  # which replaces ${...}
-    with pytest.raises(ConfigError, match="a part of the name c.{env:HOME} for a variable: give the consum"):
+    with pytest.raises(ConfigError, match="a part of the name c.{env:HOME} for a variable: use a session"):
         InDelta(own, sys.argv[2]).play(of_odd, change(1, ["1"], {"id": 1}))
     source = {"name": "shop", "type": "dynamodb", "table": "orders"}
     kafka = {"bootstrap_servers": "127.0.0.1:9"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from relay.jvm.jars import jars
 from relay.jvm.java import find_java
 from spark_consumers import log_script
+from tests.snippets import changed, play, programs
 from tests.spark_consumers.logged import AT_THE_END, START, TABLES
 from tests.spark_consumers.spark_process import SparkProcess
 
@@ -84,14 +84,14 @@ HISTORY = """SELECT number, event_id, operation FROM relay_history('special', '{
 BETWEEN = f"SELECT event_id FROM relay_between({START + 10}, {START + 20}) ORDER BY source, event_id"
 
 
-def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_process: SparkProcess) -> None:
+def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_of_delta: SparkProcess) -> None:
     """I7: a table as of a time has the rows that it had, whatever came twice, late, or without an image."""
     path = tmp_path / "log"
     moments = [(table.name, *moment) for table in TABLES for moment in table.moments[::7]]
     questions = [as_of("special", START + 99), HISTORY, BETWEEN]
     few = moments[:: len(moments) // 5]
     script = json.dumps([*questions, *(as_of(name, at) for name, at, _ in few)])
-    *in_spark, shared = json.loads(spark_process.run(LOG_AND_ASK, str(path), script, compiled=True))
+    *in_spark, shared = json.loads(spark_of_delta.run(LOG_AND_ASK, str(path), script, compiled=True))
     assert shared == len(AT_THE_END)
 
     # A Spark that has the jars of Delta and nothing of ours.
@@ -110,13 +110,13 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
     connection = duckdb.connect()
     connection.execute(f"CREATE VIEW relay_log AS FROM read_parquet({log.file_uris()!r}, hive_partitioning = true)")
     connection.execute(log_script.script("duckdb"))
-    page = (Path(__file__).parents[2] / "deploy/docs/how_to/log.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"^```python\n(files = .*?)^```", page, re.DOTALL | re.MULTILINE)
+    for_spark, for_duckdb = programs("deploy/docs/how_to/log.md")
     (tmp_path / "log.sql").write_text(log_script.script("duckdb"))
-    for before, after in {"/var/lib/relay/log": path, "log.sql": tmp_path / "log.sql"}.items():
-        assert before in program
-        program = program.replace(before, str(after))
-    exec(program, {"DeltaTable": DeltaTable, "duckdb": duckdb, "Path": Path})
+    play(for_duckdb, {"/var/lib/relay/log": str(path), "log.sql": str(tmp_path / "log.sql")})
+    source = {"name": "shop", "type": "dynamodb", "table": "orders", "region": "us-east-1"}
+    content = {"name": "shop", "kafka": {"bootstrap_servers": "127.0.0.1:1"}, "sources": [source]}
+    (tmp_path / "relay.yaml").write_text(json.dumps(content | {"log": {"path": path.as_uri()}}))
+    spark_of_delta.run(changed(for_spark, {"relay.yaml": str(tmp_path / "relay.yaml")}), compiled=True)
     questions[0] = as_of("special", START + 99, "TIMESTAMPTZ")
     in_duckdb = [connection.execute(each).fetchall() for each in questions]
 
@@ -144,6 +144,40 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
     connection.close()
 
 
+WITH_ICEBERG = """
+import json, sys
+from pathlib import Path
+from relay.config import Config, LogConfig, SparkConfig
+from relay.errors import ConfigError
+from spark_consumers import change_log, log_views
+from spark_consumers.kept_rows import kept_rows
+from spark_consumers.session import delta_session
+from tests.spark_consumers.batches import layout
+from tests.spark_consumers.iceberg_catalog import settings
+
+spark = SparkConfig(conf={**settings(Path(sys.argv[1])), "spark.sql.shuffle.partitions": "3"})
+config = Config.model_construct(log=LogConfig(path=f"{sys.argv[1]}/log"), spark=spark)
+with delta_session(spark) as session:
+    change_log._create(session, config.log.path, {})
+    try:
+        log_views(session, config)
+    except ConfigError as error:
+        print(error)
+with kept_rows(config, "log") as opened:
+    assert opened.args[0].conf.get("spark.sql.shuffle.partitions") == "3"
+    print(list(opened(layout({"id": "long"}, {"id": "long"}), ["id"]).all()))
+"""
+
+
+def test_a_log_beside_a_copy_in_iceberg_is_verified_and_has_its_functions_in_another_session(tmp_path: Path) -> None:
+    """Iceberg's extension takes the parameters of functions from Spark's SQL."""
+    command = [sys.executable, "-c", WITH_ICEBERG, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    refused, rows = ran.stdout.splitlines()
+    assert "without org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions in spark.sql" in refused
+    assert rows == "[]"
+
+
 COPY = """
 import sys
 from tests.spark_consumers.local_spark import spark
@@ -157,11 +191,11 @@ with spark() as session:
 """
 
 
-def test_the_copy_with_its_deletion_vectors_is_read_by_delta_rs(tmp_path: Path, spark_process: SparkProcess) -> None:
-    spark_process.run(COPY, str(tmp_path), compiled=True)
+def test_the_copy_with_its_deletion_vectors_is_read_by_delta_rs(tmp_path: Path, spark_of_delta: SparkProcess) -> None:
+    spark_of_delta.run(COPY, str(tmp_path), compiled=True)
     table = DeltaTable(tmp_path / "shop" / "orders")
-    assert list((tmp_path / "shop" / "orders").glob("deletion_vector_*"))
+    assert list((tmp_path / "shop" / "orders" / "_relay_rows").glob("deletion_vector_*"))
     query = QueryBuilder().register("orders", table)
-    rows = query.execute("SELECT id, note FROM orders WHERE NOT _relay_deleted ORDER BY id").read_all()
+    rows = query.execute("SELECT id, note FROM orders ORDER BY id").read_all()
     wanted = {number: "second" if number == 7 else "first" for number in range(1, 40) if number != 8}
     assert list(zip(*(column.to_pylist() for column in rows.columns), strict=True)) == list(wanted.items())

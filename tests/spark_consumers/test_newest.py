@@ -43,8 +43,9 @@ def test_random_histories_end_in_postgresql_as_by_the_rule(database_url: str, sp
 
 
 @pytest.mark.services
-def test_random_histories_end_in_delta_as_by_the_rule(tmp_path: Path, spark_process: SparkProcess) -> None:
-    spark_process.run(IN_DELTA, str(tmp_path), compiled=True)
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_random_histories_end_in_a_lake_as_by_the_rule(kind: str, tmp_path: Path, spark_process: SparkProcess) -> None:
+    spark_process.run(IN_LAKE, kind, str(tmp_path), compiled=True)
 
 
 @pytest.mark.services
@@ -98,8 +99,11 @@ def test_rows_of_snapshots_are_decided_by_their_times_in_postgresql(
 
 
 @pytest.mark.services
-def test_rows_of_snapshots_are_decided_by_their_times_in_delta(tmp_path: Path, spark_process: SparkProcess) -> None:
-    _has_decided_by_times(json.loads(spark_process.run(OF_SNAPSHOTS, "delta", str(tmp_path))))
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_rows_of_snapshots_are_decided_by_their_times_in_a_lake(
+    kind: str, tmp_path: Path, spark_process: SparkProcess
+) -> None:
+    _has_decided_by_times(json.loads(spark_process.run(OF_SNAPSHOTS, kind, str(tmp_path))))
 
 
 def _has_decided_by_times(found: Mapping[str, Any]) -> None:
@@ -140,6 +144,7 @@ from pyspark.sql import functions as F
 from tests.spark_consumers.local_spark import spark
 from spark_consumers.copy import TableCopies
 from spark_consumers.table_consumer import TableBatch
+from tests.spark_consumers import delta_rows
 from tests.spark_consumers.batches import FOREVER, change, in_spark, layout, read
 from tests.spark_consumers.targets import InDelta
 
@@ -163,9 +168,7 @@ with spark() as session:
         if between:
             other.play(LAYOUT, *between)
         counts.append({name: count for name, count in plan.write([]).items() if count})
-        merges = session.sql(f"DESCRIBE HISTORY delta.`{ours.path}`").where("operation = 'MERGE'")
-        said = merges.orderBy(F.desc("version")).select("operationParameters").collect()
-        found = [each[0]["matchedPredicates"] for each in said]
+        found = [each["matchedPredicates"] for each in delta_rows.parameters(ours.stored, "MERGE")]
         guarded.append('"predicate"' in next(each for each in found if "update" in each))
 
     play([written(1, "a"), written(2, "b"), written(3, "d")])
@@ -210,7 +213,7 @@ with spark() as session:
     inserts, applied, number = [], [], 0
 
     def merges():
-        found = reversed(delta_rows.parameters(ours.path, "MERGE"))
+        found = reversed(delta_rows.parameters(ours.stored, "MERGE"))
         return [each["notMatchedPredicates"] != "[]" for each in found]
 
     for keys in ("ab", "a", "b", "bc", "d", "a", "ae"):
@@ -232,7 +235,7 @@ OF_SNAPSHOTS = """
 import json, sys
 from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.batches import change, layout, read
-from tests.spark_consumers.targets import InDelta, InPostgres
+from tests.spark_consumers.targets import InPostgres, in_lake
 
 LAYOUT = layout({"id": "string"}, {"id": "string", "note": "string"})
 
@@ -244,7 +247,7 @@ def found(number, key, as_of):
 
 with spark() as session:
     kind, place = sys.argv[1:]
-    table = InPostgres(place, playing=session) if kind == "postgresql" else InDelta(session, place)
+    table = InPostgres(place, playing=session) if kind == "postgresql" else in_lake(kind, session, place)
     counts = []
     snapshot = [
         found(2001, "a", 1600), found(2002, "c", 2400), found(2003, "d", 1600), found(2004, "e", 1600),
@@ -291,14 +294,15 @@ with spark() as session:
         table.database.close()
 """
 
-IN_DELTA = """
+IN_LAKE = """
 import sys
 from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.histories import compare_with_the_rule
-from tests.spark_consumers.targets import InDelta
+from tests.spark_consumers.targets import in_lake
 
 with spark() as session:
     # In batches with a READ, all rows are decided by the rule itself.
     for oddity in (0, 12):
-        compare_with_the_rule(InDelta(session, f"{sys.argv[1]}/{oddity}"), oddity, changes=50, oddity=oddity)
+        table = in_lake(sys.argv[1], session, f"{sys.argv[2]}/{oddity}")
+        compare_with_the_rule(table, oddity, changes=50, oddity=oddity)
 """

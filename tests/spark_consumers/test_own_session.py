@@ -102,6 +102,6 @@ json.dump(found, sys.stdout)
     log = tmp_path / "consumers.log"
     found = json.loads(spark_process.run(script, log=log, compiled=True).splitlines()[-1])
     assert Counter(each["consumer"] for each in log_lines(log, "batch")) == {"cache": 1, "log": 1, "copy": 1}
-    assert f'"location": "{mounted}/logged", "error": "nothing here excludes a second driver' in log.read_text()
+    assert f'"location": "{mounted}/logged", "error": "nothing here prevents a second driver' in log.read_text()
     assert found["copy"] == {"ada": 2, "bob": 2}
     assert found["log"] == sorted([one.event_id, "2023-11-14"] for one in changes)

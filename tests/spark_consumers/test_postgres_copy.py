@@ -123,7 +123,7 @@ def test_somebody_elses_table_of_the_same_name_and_key_is_refused_and_stays_as_i
     """The copy added its columns to it, and then failed with an error of PostgreSQL's."""
     opened.postgres.execute(f"CREATE SCHEMA {quoted(opened.name)}")
     opened.postgres.execute(f"CREATE TABLE {quoted(opened.name)}.orders (id int PRIMARY KEY, theirs text)")
-    with pytest.raises(TableFault, match=r'"orders" is not one of the copy: rename it, or keep'):
+    with pytest.raises(TableFault, match=r'"orders" does not belong to the copy: rename it, or keep'):
         play(opened.table, ORDERS, order(1, 1, "a"))
     assert opened.select() == []
     of_table = f"table_schema = '{opened.name}' ORDER BY ordinal_position"

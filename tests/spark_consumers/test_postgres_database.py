@@ -66,7 +66,7 @@ def test_what_a_user_may_not_do_is_named_with_the_statement_that_grants_it(
     assert problems(database, ["orders", "lines"]) == []
     execute(database_url, f"ALTER ROLE {unique} SET default_transaction_read_only = on")
     database.close()
-    assert problems(database, ["orders"]) == ["it only allows reading: give the address of the primary"]
+    assert problems(database, ["orders"]) == ["it only allows reading: use the address of the primary"]
     refused = r"cannot execute CREATE TABLE in a read-only transaction: `relay check` says"
     with pytest.raises(Unavailable, match=refused), database.transaction() as connection:
         connection.execute("CREATE TABLE orders.a ()")

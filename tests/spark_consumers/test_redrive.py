@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,17 +19,11 @@ from relay.operations.dead_letters import DeadLetters
 from relay.services.postgres import execute
 from tests.benchmarks.changes import finished
 from tests.spark_consumers import delta_rows
-from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import TABLE, Topic, change, copied, mark, read
 
 pytestmark = pytest.mark.services
 
 LARGEST = 20_000
-
-
-@pytest.fixture
-def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
-    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
 
 
 def huge(customer: str, version: int) -> Any:
@@ -49,7 +42,7 @@ def found_in(topic: Topic) -> dict[str, Any]:
     if config.copy_.url.startswith("postgresql"):
         copied = execute(config.copy_.url, f"SELECT {', '.join(columns)} FROM orders._relay_rows_orders")
     else:
-        copied = delta_rows.rows(topic.folder / "copy/orders/orders", columns)
+        copied = delta_rows.rows(topic.folder / "copy/orders/orders/_relay_rows", columns)
     logged = delta_rows.rows(topic.folder / "log", ["offset", "key", "images", "new"], where="key IS NOT NULL")
     return {
         "copy": {customer: [version(item), *flags] for customer, item, *flags in copied},

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import yaml
 
 from relay.avro.framing import single_object_header
-from relay.config import Config, load
+from relay.config import Config
 from relay.errors import RelayError
 from spark_consumers.change_log import log_consumer
 from spark_consumers.checkpoint import ConsumerCheckpoint
+from spark_consumers.consumer_http import served
 from spark_consumers.invalidate import CacheConsumer
 from spark_consumers.runner import Runner
-from spark_consumers.watched import served
-from tests.log_lines import log_lines
 from tests.spark_consumers.topic import Topic, change
 
 pytestmark = pytest.mark.services
@@ -61,30 +59,6 @@ def test_a_topic_that_is_created_again_ends_what_reads_it_and_only_a_cache_is_wo
             runner._begin(cast(Any, None))
         assert runner._created_again() == {}
         topic.create_again()
-        with pytest.raises(RelayError, match=f"topic {topic.name} was created again") as refused:
+        with pytest.raises(RelayError, match=f"topic {topic.name} was (deleted and )?created again") as refused:
             runner._refuse(runner._created_again())
         assert refused.value.exit_code == code
-
-
-def test_a_cache_says_so_if_the_group_has_the_offsets_of_another(
-    topic: Topic, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """I10: while one of them was down, the lag of the group was that of the other."""
-    topic.publish([change("c0", 1)])
-    topic.consume("cache", checkpoint="one", engine="python")
-
-    def warnings(config: Config) -> list[str]:
-        capsys.readouterr()
-        assert config.cache is not None
-        with begun(config, "cache", topic.folder / config.cache.namespace):
-            return [line["error"] for line in log_lines(capsys.readouterr().err, "other cache")]
-
-    assert topic.config.cache is not None
-    assert warnings(topic.config) == []
-    raw = yaml.safe_load(topic.path.read_text())
-    raw["cache"]["namespace"] += "-2"
-    topic.path.write_text(yaml.safe_dump(raw))
-    (said,) = warnings(other := load(topic.path))
-    assert other.cache is not None
-    assert f"has the offsets of the cache {topic.config.cache.place}, and this consumer invalidates" in said
-    assert other.cache.place in said

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,24 +21,12 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
 from tests.log_lines import log_lines
+from tests.spark_consumers.invalidated import undecodable
 from tests.spark_consumers.spark_process import SparkProcess
-from tests.spark_consumers.topic import TABLE, Topic, change, mark, read, truncation
+from tests.spark_consumers.topic import Topic, change, mark, read, truncation
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
-
-UNKNOWN_FRAMING = b"not a known framing"
-
-
-@pytest.fixture
-def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
-    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
-
-
-@pytest.fixture
-def store(redis_server: Any) -> Iterator[RedisStore]:
-    with RedisStore(redis_server.url) as store:
-        yield store
 
 
 def history() -> list[Change]:
@@ -59,17 +44,6 @@ def entries(store: RedisStore, topic: Topic, customers: Sequence[str]) -> list[l
     return [[token.position for token in entry.tokens.values() if token] if entry else [] for entry in decoded]
 
 
-BOTH_ENGINES = pytest.mark.parametrize("engine", ["spark", "python"])
-ON_SPARK_TOO = pytest.mark.parametrize(
-    "engine",
-    [
-        "python",
-        pytest.param(
-            "spark",
-            marks=pytest.mark.faults("cache_batches and Continuity for both: [python], cache/test_continuity.py"),
-        ),
-    ],
-)
 IN_DELTA_TOO = ["postgres", pytest.param("delta", marks=pytest.mark.faults("one rule for both: test_newest.py"))]
 
 
@@ -185,45 +159,21 @@ def test_a_table_that_left_the_config_is_read_to_its_end_and_stops_no_consumer(t
     wait_until(lambda: left not in topics.list_topics(admin, topic.config))
     topic.consume("cache", checkpoint="one")  # I12: the values of dropped tables are nobody's
     topic.refuse("log", checkpoint="one/log")
-    assert f"topic {left}, of which the checkpoint" in topic.log.read_text()
+    assert f"topic {left}, which is in the checkpoint" in topic.log.read_text()
     topic.publish([change("ada", 3)])
     assert topic.consume("log", "--from", "committed", checkpoint="two")["rows"] == 1
     assert len(topic.apply()["log"]) == 5
 
 
-@pytest.mark.parametrize(
-    ("consumer", "code"),
-    [
-        ("log", 2),
-        pytest.param("cache", 1, marks=pytest.mark.faults("one look for both: [log-2]; the exit code: test_runner.py")),
-    ],
-)
-def test_a_topic_that_is_created_again_while_a_consumer_runs_ends_it(topic: Topic, consumer: str, code: int) -> None:
-    """I1, I6: it would go on at the offset of the old one, and miss what is before."""
+def test_a_topic_that_is_created_again_while_a_consumer_runs_ends_it(topic: Topic) -> None:
+    """I1: it would go on at the offset of the old one, and miss what is before."""
     topic.publish([change("c0", version) for version in (1, 2)])
-    process = topic.start_in_spark(consumer, checkpoint="one")
+    process = topic.start_in_spark("log", checkpoint="one")
     wait_until(lambda: log_lines(topic.log, "batch") or None)
     topic.create_again()
     topic.publish([change("c0", version) for version in (3, 4, 5, 6)])
-    assert process.wait(150) == code, process.log()
+    assert process.wait(150) == 2, process.log()
     assert process.has_logged(f"topic {topic.name} was created again")
-
-
-@BOTH_ENGINES
-def test_a_cache_goes_on_where_a_topic_that_was_created_again_ends(
-    topic: Topic, store: RedisStore, engine: str
-) -> None:
-    """I6: what the topic gets until it reaches the offset of the checkpoint would not be read, and the last changes on
-    the old topic may not have been."""
-    topic.publish([change("c0", version) for version in range(1, 7)])
-    topic.consume("cache", checkpoint="one", engine=engine)
-    before = store.generation(generation_key(topic.config.name))
-    topic.create_again()
-    topic.publish([change("c0", 7)])
-    topic.consume("cache", checkpoint="one", engine=engine)
-    assert store.generation(generation_key(topic.config.name)) != before
-    topic.publish([change("c0", 8)])
-    assert topic.consume("cache", checkpoint="one", engine=engine)["rows"] == 1
 
 
 def test_a_checkpoint_is_not_continued_in_another_place(topic: Topic, database_url: str) -> None:
@@ -232,7 +182,9 @@ def test_a_checkpoint_is_not_continued_in_another_place(topic: Topic, database_u
     topic.consume("log copy", checkpoint=".")
     topic.publish([change("c0", 2)])
     before = yaml.safe_load(topic.path.read_text())
-    refused = rf"the {{}} lacks {topic.name}\[\d\] from offset 0 to \d, and the checkpoint .* goes on behind that"
+    refused = (
+        rf"the {{}} lacks {topic.name}\[\d\] from offset 0 to \d, but the checkpoint .* is already past those offsets"
+    )
     topic.set_log_path(f"file://{topic.folder}/elsewhere")
     topic.refuse("log", checkpoint="log")
     assert re.search(refused.format("log"), topic.log.read_text())
@@ -247,49 +199,10 @@ def test_a_checkpoint_is_not_continued_in_another_place(topic: Topic, database_u
     assert topic.consume("log copy", checkpoint=".")["applied"] == 2
 
 
-def undecodable(topic: Topic) -> tuple[bytes, bytes]:
-    """Return two values that nobody can read, for a different reason each."""
-    good = finished(TopicWriter(TABLE, topic.name, 2, "hash", _schemas(topic)), [change("c1", 2)])[0][0]
-    return UNKNOWN_FRAMING, good[:-3]
-
-
 def is_refused(topic: Topic, values: Sequence[bytes]) -> bool:
     """Whether these are the dead letters, each with a reason of its own."""
     letters = topic.dead_letters()
     return [value for _, value, _ in letters] == [*values] and len({reason for *_, reason in letters}) == len(values)
-
-
-def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namespace(
-    topic: Topic, store: RedisStore
-) -> None:
-    """I6, I8: which keys they would have invalidated is not known. On Spark it is one of all ways to apply a batch."""
-    topic.consume("cache", checkpoint="cache", engine="python")
-    before = store.generation(generation_key(topic.config.name))
-    topic.publish(history()[:3])
-    topic.publish_raw(*(values := undecodable(topic)))
-    counts = topic.consume("cache", checkpoint="cache", engine="python")
-    assert (counts["dead_letters"], counts["applied"]) == (2, 3)
-    assert store.generation(generation_key(topic.config.name)) != before
-    assert is_refused(topic, values)
-    assert entries(store, topic, ["c0", "c1", "c2"]) == [["DynamoDB/100000000000000000001"]] * 3
-
-
-@ON_SPARK_TOO
-def test_a_consumer_that_is_far_behind_says_so(topic: Topic, engine: str) -> None:
-    """The changes of the history were committed years ago. Those of now come in a batch of their own."""
-    topic.publish(history()[:3])
-    topic.consume("cache", checkpoint="cache", engine=engine)
-    (behind,) = log_lines(topic.log, "behind")
-    batches = log_lines(topic.log, "batch")
-    assert behind["lag"] == batches[0]["lag"] > 30_000_000
-    assert behind["tombstone_ttl"] == 3600.0
-    one = change("c1", 2)
-    assert one.token is not None
-    one.token = replace(one.token, timestamp=int(time.time()) - 2)
-    topic.publish([one])
-    topic.consume("cache", checkpoint="cache", engine=engine)
-    assert log_lines(topic.log, "behind") == []
-    assert [2 <= line["lag"] < 3600 for line in log_lines(topic.log, "batch")] == [True]
 
 
 @pytest.mark.faults("a foreign value and then a late one, without a start: test_schema_wait.py [log-spark]")
@@ -309,30 +222,6 @@ def test_a_log_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic) -> No
     assert process.wait(120) == 0, process.log()
     assert topic.dead_letters() == []
     assert sum(line["applied"] for line in log_lines(topic.log, "batch")) == 2
-
-
-@ON_SPARK_TOO
-def test_the_namespace_is_invalidated_by_a_start_that_skips_changes_and_by_new_cache_keys_and_by_no_other(
-    topic: Topic, store: RedisStore, engine: str
-) -> None:
-    """I6: what was skipped, or had no such key, never invalidates anything."""
-    generations = [store.generation(generation_key(topic.config.name))]
-
-    def consume(*arguments: str, checkpoint: str) -> bool:
-        topic.consume("cache", *arguments, checkpoint=checkpoint, engine=engine)
-        generations.append(store.generation(generation_key(topic.config.name)))
-        return generations[-1] != generations[-2]
-
-    topic.publish(history())
-    assert consume(checkpoint="one")
-    topic.publish([change("c9", 1)])
-    assert not consume(checkpoint="one")
-    assert not consume("--from", "committed", checkpoint="two")
-    topic.publish([change("c9", 2)])
-    assert consume("--from", "latest", checkpoint="three")
-    topic.set_cache_keys("order:{customer}", "version:{version}")
-    assert consume(checkpoint="three")
-    assert not consume(checkpoint="three")
 
 
 @pytest.mark.parametrize(

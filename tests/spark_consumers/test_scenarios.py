@@ -37,36 +37,41 @@ OF_VALUES = {
 }
 
 
-# The rule and the plan of columns are the same in PostgreSQL; what Delta makes of the rule is in test_newest.py too.
+# The rule is the same in PostgreSQL; what a lake makes of the rule is in test_newest.py too.
 OF_THE_RULE = {
     "rows_are_inserted_updated_and_deleted_with_their_tokens",
     "a_column_of_another_type_continues_beside_the_earlier_one",
-    "two_columns_are_never_one",
-    "columns_with_names_that_are_taken_have_others",
     "a_key_called_item_is_beside_the_items",
     "items_without_declared_columns_stay_json_when_columns_are_declared",
     "a_table_that_is_truncated_shard_by_shard_is_empty",
 }
-ELSEWHERE = pytest.mark.faults("the rule in PostgreSQL: test_in_postgres; Delta's statements: the other scenarios")
-
-
+ELSEWHERE = pytest.mark.faults("the rule in PostgreSQL: test_in_postgres; a lake's statements: the other scenarios")
 # Without one whose batches test_newest.py has in longer histories, and compares row by row.
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=ELSEWHERE if name in OF_THE_RULE else ())
-        for name in SCENARIOS
-        if not name.startswith("batches_of_any_size")
-    ],
-)
+OF_LAKES = [
+    pytest.param(name, marks=ELSEWHERE if name in OF_THE_RULE else ())
+    for name in SCENARIOS
+    if not name.startswith("batches_of_any_size")
+]
+
+
+@pytest.mark.parametrize("name", OF_LAKES)
 def test_in_delta(name: str, tmp_path: Path, spark_process: SparkProcess) -> None:
+    _play(name, "delta", tmp_path, spark_process)
+
+
+@pytest.mark.parametrize("name", OF_LAKES)
+def test_in_iceberg(name: str, tmp_path: Path, spark_process: SparkProcess) -> None:
+    _play(name, "iceberg", tmp_path, spark_process)
+
+
+def _play(name: str, kind: str, tmp_path: Path, spark_process: SparkProcess) -> None:
     script = f"""
 from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.scenarios import SCENARIOS
-from tests.spark_consumers.targets import InDelta
+from tests.spark_consumers.targets import in_lake
 
 with spark() as session:
-    SCENARIOS[{name!r}](InDelta(session, {str(tmp_path)!r}))
+    SCENARIOS[{name!r}](in_lake({kind!r}, session, {str(tmp_path)!r}))
 """
     spark_process.run(script, compiled=name in OF_VALUES)
 
@@ -135,9 +140,10 @@ from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InDelta
 
 with spark() as session:
-    for name, properties in (("a", "'relay.format' = '2'"), ("b", "'other' = '1'")):
+    cases = ("a", "", "'relay.format' = '2'"), ("b", "/_relay_rows", "'relay.format' = '1'"), ("c", "", "'other' = '1'")
+    for name, place, properties in cases:
         table = InDelta(session, FOLDER + "/" + name)
-        session.sql(f"CREATE TABLE delta.`{table.path}` (id string) USING DELTA TBLPROPERTIES ({properties})")
+        session.sql(f"CREATE TABLE delta.`{table.path}{place}` (id string) USING DELTA TBLPROPERTIES ({properties})")
         with pytest.raises(RelayError, match="is not a copy that this version can continue.*another `copy.url`"):
             table.play(ORDERS, order(1, 1, "a"))
 """

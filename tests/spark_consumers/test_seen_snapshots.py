@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_consumers.seen_snapshots import SeenSnapshots
+from spark_consumers.sinks.tombstones import SeenSnapshots
 
 
 def test_the_end_of_a_snapshot_only_counts_after_its_begin() -> None:

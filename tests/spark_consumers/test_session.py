@@ -14,6 +14,7 @@ import pytest
 from relay.errors import Unavailable
 from relay.jvm.java import find_java
 from spark_consumers import open_session, session
+from tests.spark_consumers.spark_process import SparkProcess
 
 
 def test_a_folder_in_which_spark_could_not_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,17 +47,30 @@ def test_java_has_as_much_room_for_the_code_that_spark_compiles_as_by_its_defaul
 SECRETS = """
 import pathlib
 from relay.config import SparkConfig
+from relay.errors import ConfigError
 from spark_consumers.session import _started, close_session, open_session
 
-KEY, OF_KAFKA = "spark.hadoop.fs.s3a.secret.key", ["kafka.ssl.keystore.key", "kafka.sasl.jaas.config", "my.pin"]
-conf = {KEY: "hunter2", "spark.redaction.regex": "pin$", "spark.app.id": "shown"}
+KEY, LAKE = "spark.hadoop.fs.s3a.secret.key", "spark.sql.catalog.lake"
+OF_KAFKA = ["kafka.ssl.keystore.key", "kafka.sasl.jaas.config", "my.pin"]
+OF_CATALOGS = [f"{LAKE}.{name}" for name in ("credential", "header.Authorization", "adls.sas-token.account")]
+URL = f"{LAKE}.uri"
+conf = {KEY: "hunter2", "spark.redaction.regex": "pin$", "spark.app.id": "shown", URL: "http://me:hunter2@catalog"}
+conf |= dict.fromkeys(OF_CATALOGS, "hunter2")
 session = open_session("secrets", delta=False, spark=SparkConfig(conf=conf))
-command = pathlib.Path(f"/proc/{_started[session].gateway.proc.pid}/cmdline").read_bytes()
+command = pathlib.Path(f"/proc/{_started[session][0].proc.pid}/cmdline").read_bytes()
 assert b"spark.app.id=shown" in command
 assert b"hunter2" not in command
 assert session.sparkContext._jsc.hadoopConfiguration().get("fs.s3a.secret.key") == "hunter2"
-options = session._jvm.PythonUtils.toScalaMap({name: "hunter2" for name in OF_KAFKA})
+options = {**dict.fromkeys([*OF_KAFKA, *OF_CATALOGS], "hunter2"), URL: conf[URL]}
+options = session._jvm.PythonUtils.toScalaMap(options)
 assert "hunter2" not in session._jsparkSession.sessionState().conf().redactOptions(options).toString()
+for key in [*OF_CATALOGS, URL]:
+    try:
+        open_session("another", delta=False, spark=SparkConfig(conf={key: f"{conf[key]}://x:hunter2@y"}))
+    except ConfigError as error:
+        assert key in str(error) and "***" in str(error) and "hunter2" not in str(error), error
+    else:
+        raise AssertionError(key)
 close_session(session)
 """
 
@@ -66,3 +80,21 @@ def test_no_secret_is_in_the_command_that_starts_java_and_none_of_kafka_in_a_pla
     """All users of the machine can read the command, and a PEM key is in a setting that Spark takes for no secret."""
     ran = subprocess.run([sys.executable, "-c", SECRETS], capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+CACHED = """
+from tests.spark_consumers.local_spark import spark
+
+with spark() as session:
+    frame = session.range(3).persist()
+    cached = frame._jdf.queryExecution().withCachedData().cacheBuilder().cachedPlan().session()
+    print(cached.equals(session._jsparkSession))
+    frame.unpersist()
+"""
+
+
+def test_a_cached_batch_is_in_the_consumers_session_and_not_in_one_that_spark_never_frees(
+    spark_process: SparkProcess,
+) -> None:
+    """I11: each batch of a copy of a hundred columns kept 1.8 MB of the driver's heap."""
+    assert spark_process.run(CACHED).strip() == "True"

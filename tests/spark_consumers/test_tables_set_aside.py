@@ -214,4 +214,4 @@ def test_a_refused_row_is_among_the_dead_letters_and_a_table_set_aside_ends_a_ru
     topic.refuse("copy", checkpoint="copy", code=1)
     assert topic.apply()["copy"] == {"c0": 2, "c1": 13, "c2": 3}
     assert "table lines is set aside: " in topic.log.read_text()
-    assert f"then `relay snapshot {topic.path} lines lines`" in topic.log.read_text()
+    assert f"then run `relay snapshot {topic.path} lines lines`" in topic.log.read_text()

@@ -33,13 +33,19 @@ def given(sources: dict[str, list[str]]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("sources", "said"),
     [
-        ({"shop": ["a"], "pg_shop": ["b"]}, r"sources\[1\]\.name: pg_shop: PostgreSQL keeps the schema pg_shop for"),
-        ({"information_schema": ["a"]}, r"sources\[0\]\.name: information_schema: PostgreSQL keeps"),
+        (
+            {"shop": ["a"], "pg_shop": ["b"]},
+            r"sources\[1\]\.name: pg_shop: PostgreSQL reserves the schema name pg_shop",
+        ),
+        ({"information_schema": ["a"]}, r"sources\[0\]\.name: information_schema: PostgreSQL reserves"),
         (
             {"shop": ["a"], "more": ["_relay_properties"]},
-            r"sources\[1\]: the table _relay_properties: the copy has tables",
+            r"sources\[1\]: the table _relay_properties: names that begin with _relay_ are reserved",
         ),
-        ({"shop": [NAME, SHORT]}, rf"sources\[0\]: .*it would have the same name as sources\[0\]: .*{SHORT}"),
+        (
+            {"shop": [NAME, SHORT]},
+            rf"sources\[0\]: .*{SHORT} and sources\[0\]: .* would have the same name in PostgreSQL, {SHORT}: give",
+        ),
     ],
 )
 def test_a_name_that_postgres_would_refuse_is_refused_with_its_key(sources: dict[str, list[str]], said: str) -> None:

@@ -6,17 +6,12 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from pyspark.sql.types import StringType, StructField
-
-from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.delta_copy import DeltaTable
-from spark_consumers.sinks.delta_values import OURS
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 from spark_consumers.sinks.upkeep import Schedule
 
 DAY = 86_400.0
 NOW = 100 * DAY
-LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)
 
 
 class Session:
@@ -24,16 +19,13 @@ class Session:
 
     def __init__(self) -> None:
         self.statements: list[str] = []
-        self.properties = {COLLECTED_AT: str(NOW - 40 * DAY), "relay.format": "1", "relay.key": '["id"]'}
+        self.properties = {COLLECTED_AT: str(NOW - 40 * DAY), "relay.format": "2", "relay.key": '["id"]'}
 
     def sql(self, statement: str) -> Session:
         self.statements.append(statement)
         if statement.startswith("ALTER"):
             self.properties |= dict(re.findall(r"'([^']*)' = '([^']*)'", statement))
         return self
-
-    def table(self, name: str) -> Any:
-        return SimpleNamespace(schema=[StructField(name, StringType()) for name in ("id", "item", *OURS)])
 
     def collect(self) -> list[dict[str, Any]]:
         if self.statements[-1].startswith("DESCRIBE DETAIL"):
@@ -48,7 +40,6 @@ class Session:
 def opened() -> tuple[Tombstones, Any]:
     batch: Any = SimpleNamespace(sparkSession=Session())
     table = DeltaTable("/copy", Schedule(DAY, 7 * DAY), "orders", "orders")
-    table.prepare(batch, {0: LAYOUT})
     return Tombstones(table, 30 * DAY, clock=lambda: NOW), batch
 
 
@@ -58,7 +49,7 @@ def test_only_deleted_rows_older_than_the_retention_are_collected() -> None:
     assert tombstones.collect(batch) == 3
     until = int((NOW - 30 * DAY) * 1_000_000)
     assert batch.sparkSession.deletions == [
-        "DELETE FROM delta.`/copy/orders/orders` WHERE _relay_deleted AND NOT _relay_incomplete "
+        "DELETE FROM delta.`/copy/orders/orders/_relay_rows` WHERE _relay_deleted AND NOT _relay_incomplete "
         f"AND _relay_updated_at < timestamp_micros({until})"
     ]
     assert tombstones.collect(batch) == 0  # not again at once

@@ -63,7 +63,7 @@ with spark() as session:
     delta = session.read.format("delta")
     elsewhere = config.model_copy(update={"copy_": CopyConfig(url=sys.argv[3])})
     spark_consumers.run("copy", elsewhere, until_caught_up=True, start=None, checkpoint=folder / "postgres")
-    copied = delta.load(f"{folder}/copied/orders/{config.sources[0].table}").where("not _relay_deleted")
+    copied = delta.load(f"{folder}/copied/orders/{config.sources[0].table}")
     logged = delta.load(f"{folder}/logged").orderBy("token_position")
     json.dump(
         {

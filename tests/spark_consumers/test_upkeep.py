@@ -1,4 +1,4 @@
-"""The upkeep of Delta tables: when it is done, what it deletes, and what it leaves to readers of earlier versions."""
+"""The upkeep of tables in a lake: when it is done, what it deletes, and what readers of earlier versions still have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable, QueryBuilder
 
-from spark_consumers.sinks.upkeep import MAINTAINED_AT, Schedule, TableUpkeep
+from spark_consumers.sinks.upkeep import MAINTAINED_AT, IcebergUpkeep, Schedule, TableUpkeep
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
@@ -49,6 +49,24 @@ def test_a_table_is_maintained_once_in_an_interval(maintained_at: float | None, 
     assert session.statements == expected
 
 
+@pytest.mark.parametrize(
+    ("maintained_at", "expected"), [(NOW - HOUR, ["SHOW", "ALTER", *["CALL"] * 3]), (NOW - HOUR + 1, ["SHOW"])]
+)
+def test_versions_expire_at_least_as_often_as_they_are_kept(maintained_at: float, expected: list[str]) -> None:
+    session: Any = Session(maintained_at)
+    upkeep = IcebergUpkeep("lake", "t", Schedule(24 * HOUR, HOUR), clock=lambda: NOW)
+    assert upkeep.run(session) is ("CALL" in expected)
+    assert session.statements == expected
+
+
+def test_the_files_of_fifty_batches_are_merged_between_two_upkeeps() -> None:
+    session: Any = Session(NOW)
+    upkeep = IcebergUpkeep("lake", "t", Schedule(HOUR, HOUR), clock=lambda: NOW)
+    for _ in range(100):
+        upkeep.run(session)
+    assert session.statements == ["SHOW", *["CALL"] * 4]
+
+
 SCRIPT = """
 import pathlib, sys
 import spark_consumers
@@ -64,11 +82,15 @@ with spark():
 
 
 def look(folder: Path) -> tuple[int, int, str]:
-    """Return how many files a table uses, how many others are there, and whether an earlier version can be read."""
+    """Return how many files a table uses, how many others are there, and whether an earlier version can be read.
+
+    The table under the name has a version for each batch, others have versions for their properties before the first.
+    """
+    earlier = 0 if folder.name == "orders" else 2
     used = {name.rpartition("/")[2] for name in DeltaTable(folder).file_uris()}
     there = {found.name for found in folder.rglob("*.parquet") if "_delta_log" not in found.parts}
     try:
-        QueryBuilder().register("t", DeltaTable(folder, version=2)).execute("SELECT * FROM t").read_all()
+        QueryBuilder().register("t", DeltaTable(folder, version=earlier)).execute("SELECT * FROM t").read_all()
     except Exception:
         return len(used), len(there - used), "gone"
     return len(used), len(there - used), "readable"
@@ -86,7 +108,8 @@ def test_files_that_no_kept_version_needs_are_deleted(
             raw[section].update(upkeep)
         topic.path.write_text(yaml.safe_dump(raw))
         spark_process.run(SCRIPT, str(topic.path), log=tmp_path / "stderr")
-        return {"log": look(tmp_path / "log"), "copy": look(tmp_path / "copy/orders/orders")}
+        folders = ("log", "copy/orders/orders", "copy/orders/orders/_relay_rows")
+        return {folder: look(tmp_path / folder) for folder in folders}
 
     topic.publish([change(f"c{number}", 1) for number in range(20)])
     consume()

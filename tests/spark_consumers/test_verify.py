@@ -17,6 +17,8 @@ import pytest
 
 from relay.services.mariadb import PASSWORD, USER
 from relay.services.postgres import execute
+from relay.services.vitess import Vitess
+from tests import needs
 from tests.cache.sources import create_orders
 from tests.command_line import errors, relay
 from tests.faults.harness import Relay
@@ -42,7 +44,7 @@ from pyspark.sql import functions as F
 from tests.spark_consumers.local_spark import spark
 
 with spark() as session:
-    copy = session.table("delta.`FOLDER/copy/orders/TABLE`")
+    copy = session.table("delta.`FOLDER/copy/orders/TABLE/_relay_rows`")
     is_4 = F.col("number") == "4"
     copy = (
         copy.where("number <> '1'")
@@ -51,7 +53,7 @@ with spark() as session:
         .unionAll(copy.where("number = '3'").withColumn("number", F.lit("77")))
         .unionAll(copy.where("number = '5'"))
     )
-    copy.write.format("delta").mode("overwrite").save("FOLDER/copy/orders/TABLE")
+    copy.write.format("delta").mode("overwrite").save("FOLDER/copy/orders/TABLE/_relay_rows")
     log = session.table("delta.`FOLDER/log`")
     number = F.get_json_object("key", "$.number")
     # DynamoDB Local rounds times down, so that the end of the snapshot may delete what it did not read.
@@ -67,7 +69,7 @@ with spark() as session:
 
 
 def test_planted_differences_are_found_in_a_copy_and_a_log_in_delta(
-    dynamodb: Any, kafka: Any, unique: str, tmp_path: Path, spark_process: SparkProcess
+    dynamodb: Any, kafka: Any, unique: str, tmp_path: Path, spark_of_delta: SparkProcess
 ) -> None:
     """The table is DynamoDB's, not published in full. A snapshot has read it, so the log is complete."""
     client = boto3.client("dynamodb", region_name="us-east-1", endpoint_url=dynamodb.endpoint_url)
@@ -88,7 +90,7 @@ def test_planted_differences_are_found_in_a_copy_and_a_log_in_delta(
 
     def verify(kind: str, code: int, *options: str) -> dict[str, Any]:
         log = tmp_path / f"{kind}-{code}-{len(options)}.log"
-        spark_process.relay("verify", str(path), kind, "--within", "0.1", "--json", *options, log=log, code=code)
+        spark_of_delta.relay("verify", str(path), kind, "--within", "0.1", "--json", *options, log=log, code=code)
         (line,) = [line for line in log.read_text().splitlines() if line.startswith("{")]
         (table,) = json.loads(line)[kind]
         assert isinstance(table, dict)
@@ -102,12 +104,12 @@ def test_planted_differences_are_found_in_a_copy_and_a_log_in_delta(
     client.delete_item(TableName=unique, Key={"customer": {"S": "ada"}, "number": {"N": "9"}})
     assert relay("run", path, "--until-caught-up").exit_code == 0
     checkpoint = ("--until-caught-up", "--checkpoint", str(tmp_path / "checkpoints"))
-    spark_process.relay("consume", "copy", "log", str(path), *checkpoint, log=tmp_path / "consume.log")
+    spark_of_delta.relay("consume", "copy", "log", str(path), *checkpoint, log=tmp_path / "consume.log")
     for kind in ("copy", "log"):
         table = verify(kind, 0)
         assert (table["checked"], table["consistent"], table["late"], table["unknown"]) == (9, 9, 0, 0), table
     assert verify("copy", 0, "--sample", "4")["consistent"] >= 4
-    spark_process.run(PLANTED.replace("FOLDER", str(tmp_path)).replace("TABLE", unique))
+    spark_of_delta.run(PLANTED.replace("FOLDER", str(tmp_path)).replace("TABLE", unique))
     table = verify("copy", 4)
     counts = {kind: of_kind(table, kind, "number") for kind in ("missing", "extra", "different")}
     assert counts == {"missing": ["1"], "extra": ["77"], "different": ["2"]}
@@ -156,7 +158,7 @@ def repeated(step: Callable[[], object]) -> Iterator[None]:
 
 
 def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_found(
-    mariadb: Any, kafka: Any, database_url: str, unique: str, tmp_path: Path, spark_process: SparkProcess
+    mariadb: Any, kafka: Any, database_url: str, unique: str, tmp_path: Path, spark_of_delta: SparkProcess
 ) -> None:
     """The table is MariaDB's. A writer, the relay and the consumer run all the time."""
     mariadb.execute(f"CREATE DATABASE {unique}")
@@ -192,7 +194,7 @@ def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_foun
     assert relay("run", path, "--until-caught-up").exit_code == 0  # makes the topics
     consume = ("consume", "copy", str(path), "--checkpoint", str(tmp_path / "checkpoint"))
     with running("run", path, log=tmp_path / "relay.log") as relayed:
-        consumer = spark_process.start_relay(*consume, log=tmp_path / "consumer.log")
+        consumer = spark_of_delta.start_relay(*consume, log=tmp_path / "consumer.log")
         count = "SELECT count(*) FROM shop.orders"
 
         def copied() -> bool | None:
@@ -228,6 +230,58 @@ def test_a_busy_copy_in_postgres_is_not_accused_and_planted_differences_are_foun
     assert different["columns"] == {"total": {"kept": "1", "source": "100.2"}}
 
 
+def test_planted_differences_are_found_in_a_copy_and_a_log_of_a_keyspace(
+    kafka: Any, database_url: str, unique: str, tmp_path: Path, spark_of_delta: SparkProcess
+) -> None:
+    """The table is in two shards of Vitess, not published in full. A snapshot has read it."""
+    needs.vitess()
+    columns = "id bigint, region varchar(9), total decimal(10, 2), ratio double, name text, at timestamp(6)"
+    vschema: dict[str, Any] = {
+        "sharded": True,
+        "vindexes": {"hash": {"type": "hash"}},
+        "tables": {"orders": {"column_vindexes": [{"column": "id", "name": "hash"}]}},
+    }
+    schemas = {"shop": (f"create table orders ({columns}, primary key (region, id))", vschema)}
+    with Vitess(keyspaces={"shop": ["-80", "80-"]}, schemas=schemas) as cluster:
+        source = {"name": "shop", "type": "vitess", "vtgate": cluster.vtgate, "keyspace": "shop", "start": "copy"}
+        rules = {"protect": {"orders": {"name": "mask"}}, "where": {"orders": {"region": "eu"}}}
+        kept = {"copy": {"url": database_url}, "log": {"path": f"file://{tmp_path}/log"}}
+        sources = [{**source, "tables": ["orders"], **rules}]
+        path = write_config(tmp_path, unique, kafka, sources=sources, **kept)
+
+        def verify(kind: str, code: int) -> dict[str, Any]:
+            log = tmp_path / f"{kind}-{code}.log"
+            spark_of_delta.relay("verify", str(path), kind, "--within", "0.1", "--json", log=log, code=code)
+            (line,) = [line for line in log.read_text().splitlines() if line.startswith("{")]
+            (table,) = json.loads(line)[kind]
+            assert isinstance(table, dict)
+            return table
+
+        for id in range(20):
+            region = "eu" if id < 12 else "us"
+            values = f"({id}, '{region}', {id} / 4, {id} / 3, 'Ada', now(6))"
+            cluster.execute(f"insert into orders (id, region, total, ratio, name, at) values {values}")
+        ran = relay("run", path, "--until-caught-up")
+        assert ran.exit_code == 0, ran.output
+        cluster.execute("update orders set region = 'us', total = 9 where id = 3")
+        cluster.execute("update orders set region = 'eu' where id = 13")
+        cluster.execute("delete from orders where id = 4")
+        cluster.execute("update orders set total = total + 1")
+        assert relay("run", path, "--until-caught-up").exit_code == 0
+        checkpoint = ("--until-caught-up", "--checkpoint", str(tmp_path / "checkpoints"))
+        spark_of_delta.relay("consume", "copy", "log", str(path), *checkpoint, log=tmp_path / "consume.log")
+        for kind in ("copy", "log"):
+            table = verify(kind, 0)
+            assert (table["checked"], table["consistent"], table["late"], table["unknown"]) == (11, 11, 0, 0), table
+        cluster.execute("update orders set ratio = 0.5 where id = 1")
+        cluster.execute("delete from orders where id = 2")
+        cluster.execute("insert into orders (id, region, at) values (21, 'eu', now(6)), (22, 'us', now(6))")
+        for kind in ("copy", "log"):
+            table = verify(kind, 4)
+            found = {kind: of_kind(table, kind, "id") for kind in ("missing", "extra", "different")}
+            assert found == {"missing": ["21"], "extra": ["2"], "different": ["1"]}
+
+
 def test_what_cannot_be_verified_is_refused_before_anything_is_connected_to(tmp_path: Path, kafka: Any) -> None:
     source = {"name": "shop", "type": "mysql", "database": "shop", "user": "me", "shards": {"-": ["127.0.0.1:9"]}}
     path = write_config(tmp_path, "shop", kafka, sources=[source | {"tables": ["orders"]}])
@@ -238,4 +292,4 @@ def test_what_cannot_be_verified_is_refused_before_anything_is_connected_to(tmp_
         )  # fmt: skip
     result = relay("verify", path, "copy", "--loader", "shop:orders")
     assert result.exit_code == 2
-    assert "only values of the cache need one" in errors(result)[0]
+    assert "only `verify CONFIG cache` uses one" in errors(result)[0]

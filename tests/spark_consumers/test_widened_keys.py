@@ -25,7 +25,8 @@ from tests.spark_consumers.local_spark import spark
 config, folder = load(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[1]).parent
 with spark() as session:
     spark_consumers.run(["copy", "log"], config, until_caught_up=True, checkpoint=folder / "points")
-    copied = session.sql(f"SELECT CAST(price AS STRING), at, note FROM delta.`{folder}/copy/orders/orders`")
+    rows = f"delta.`{folder}/copy/orders/orders/_relay_rows`"  # with the texts of times in keys
+    copied = session.sql(f"SELECT CAST(price AS STRING), _relay_key_1, note FROM {rows}")
     keys = session.sql(f"SELECT DISTINCT key FROM delta.`{folder}/log`").collect()
     typed = spark_consumers.read_changes(session, config, table="orders", streaming=False)
     print(json.dumps({

@@ -364,16 +364,19 @@ def logged(config: Config) -> list[str]:
     return [event_id for (event_id,) in delta_rows.rows(path, ["event_id"])] if delta_rows.is_there(path) else []
 
 
-def copied(config: Config, table: str) -> dict[str, int] | None:
-    """Return the version of each customer's order in the copy, wherever it is; None if it has no such table."""
+def copied(config: Config, table: str, *, prefix: str = "") -> dict[str, int] | None:
+    """Return the version of each customer's order in the copy, wherever it is; None if it has no such table.
+
+    ``prefix``: of its schemas in PostgreSQL.
+    """
     assert config.copy_ is not None
     if config.copy_.url.startswith("postgresql"):
-        rows = execute(config.copy_.url, f"SELECT customer, item FROM {table}.{table}")
+        rows = execute(config.copy_.url, f"SELECT customer, item FROM {prefix}{table}.{table}")
         return {customer: int(item["version"]["N"]) for customer, item in rows}
     path = table_folder(str(local_folder(config.copy_.url)), table, table)
     if not delta_rows.is_there(path):
         return None
-    found = delta_rows.rows(path, ["customer", "item"], where="NOT _relay_deleted")
+    found = delta_rows.rows(path, ["customer", "item"])
     return {customer: int(json.loads(item)["version"]["N"]) for customer, item in found}
 
 

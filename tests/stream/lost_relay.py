@@ -42,6 +42,10 @@ class LostRelay(Operated):
         return f"{self.name}.{TABLE if kind == 'changes' else kind}"
 
     def watermarks(self) -> list[Any]:
+        """Return those that are published, and start no reader while the topic is empty."""
+        bounds = offset_bounds(self.admin, [(self.topic("watermarks"), 0)])
+        if not any(end for _, end in bounds.values()):
+            return []
         answer = self.command("tail", "CONFIG", "watermarks", "--from-beginning", "--exit-at-end", "--json")
         return answer.stdout.splitlines()
 

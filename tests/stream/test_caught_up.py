@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from relay.reading.reader_pool import ReaderPool
 from relay.records import CommittedRecords, Shard, ShardCheckpoint, ShardState
-from relay.source import Page
+from relay.source import LastPage, Page, PageCounts
 from relay.stream.caught_up import CaughtUp
 from relay.stream.source_state import SourceState
 from relay.stream.watermark_records import MARGIN
@@ -39,7 +39,7 @@ def test_a_shard_read_to_its_head_after_the_start_is_caught_up_while_it_is_open(
 def test_a_record_from_after_the_start_shows_that_all_before_it_is_read() -> None:
     """I1: times of records may go back a little. What a record shows does not depend on whether it is published."""
     for created, records, shows in ((1.0, 1, False), (6.0, 1, True), (6.0, 0, False)):
-        page = replace(PAGE, progress=STARTED + created, records=records)
+        page = replace(PAGE, progress=STARTED + created, counts=PageCounts(records))
         assert noted(page, has_heads=False).has(PARENT, READING, STARTED) == shows
         elsewhere = replace(READING, progress=STARTED + created)
         assert noted(has_heads=False).has(PARENT, elsewhere, STARTED) == (created > MARGIN)
@@ -47,7 +47,7 @@ def test_a_record_from_after_the_start_shows_that_all_before_it_is_read() -> Non
 
 def test_shards_that_are_no_longer_listed_are_forgotten() -> None:
     """I11"""
-    ended = replace(PAGE, reached=STARTED + 1, progress=STARTED + 1, finished=True)
+    ended = replace(PAGE, reached=STARTED + 1, progress=STARTED + 1, end=LastPage())
     caught_up = noted(ended, has_heads=False)
     caught_up.keep([CHILD])
     assert caught_up.has(CHILD, READING, STARTED)
@@ -65,7 +65,7 @@ def test_a_head_that_was_reached_counts_from_the_start_on_wherever_it_was_reache
 
 def test_a_shard_that_followed_another_before_the_start_has_to_reach_its_own_head() -> None:
     """I1 for whoever waits for the command: a reshard while the relay was down leaves all of the target to read."""
-    ended = replace(PAGE, reached=STARTED + 1, finished=True)
+    ended = replace(PAGE, reached=STARTED + 1, end=LastPage())
     assert not noted(ended, has_heads=True).has(CHILD, READING, STARTED)
     assert noted(ended, has_heads=False).has(CHILD, READING, STARTED)
 

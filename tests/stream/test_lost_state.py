@@ -14,7 +14,7 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.cache.keys import gap_bump
 from relay.config import load
-from relay.engine.kinds import open_sources
+from relay.engine.kinds import open_source
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.settings import KafkaSettings
@@ -187,7 +187,7 @@ def test_a_worker_that_starts_while_another_plans_the_source_is_not_refused(
     with closing(CheckpointView(settings.client, settings.checkpoints)) as view:
         view.require_end(range(CHECKPOINT_PARTITIONS), 30.0)
         relay.publish()
-        (source,) = open_sources(config)
+        source = open_source(config.sources[0])
         with closing(source):
             source.connect()
             lost = LostState(relay.admin, config)
@@ -224,7 +224,7 @@ def test_a_worker_that_starts_while_another_registers_schemas_is_not_refused(rel
     """What is a sign of a loss was published after the schemas."""
     config = load(relay.path)
     relay.create()
-    (source,) = open_sources(config)
+    source = open_source(config.sources[0])
     with closing(source), closing(open_schemas(config)) as schemas:
         source.connect()
         meanwhile: Any = RegisteredMeanwhile(relay, schemas)
@@ -260,7 +260,7 @@ def test_lost_schemas_are_refused_until_somebody_accepts_the_loss(relay: LostRel
     relay.delete("schemas")
     for _ in range(2):
         said = refusal(relay)
-        assert f"topic {relay.name}.schemas has none of source s" in said
+        assert f"topic {relay.name}.schemas has no schema of source s" in said
         assert f"topic {relay.name}.{TABLE} has had records" in said
     (line,) = relay.command("reset", "CONFIG", "--lost-state").stdout.splitlines()
     (gap,) = relay.gap_records()

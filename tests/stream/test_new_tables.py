@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from relay.reading.reader_pool import ReaderPool
-from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotControl
-from relay.source import Page, Segment, ShardReader
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotBeginning, SnapshotControl
+from relay.source import LastPage, Page, Segment, ShardReader
 from relay.stream.source_state import SourceState
 from relay.table import KeyColumn, TableSchema
 from tests.engine.maintained import Maintained, NoRows
@@ -40,7 +40,7 @@ def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: S
     assert (plan.keys["later"], plan.hashed["later"]) == ((("a", "int"), ("b", "int")), 1)
     relay.serve()
     assert relay.committed.claimed == [("orders", "later")]
-    last = other.checkpoint(shard, replace(page, finished=True))
+    last = other.checkpoint(shard, replace(page, end=LastPage()))
     assert last is not None
     assert last.unplanned == {}
     other.close_shards()
@@ -62,7 +62,7 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     source.snapshots = OneTable(source)
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    control = SnapshotControl(ShardState.READING, "1", as_of=900, segments=1, rows=1, updated_at=1000.0)
+    control = SnapshotControl(ShardState.READING, "1", begun=SnapshotBeginning(900, 1, 1), updated_at=1000.0)
     relay.view.apply(relay.stream.snapshot_key, control.to_json())
     other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
     assert other.snapshots is not None
@@ -75,7 +75,7 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     relay.serve_until(lambda: "later" in relay.plan.keys)
     plan = relay.plan
     assert (plan.keys["later"], plan.hashed["later"]) == ((("a", "int"), ("b", "int")), 1)
-    last = other.checkpoint(segment, replace(page, finished=True))
+    last = other.checkpoint(segment, replace(page, end=LastPage()))
     assert last is not None
     assert last.unplanned == {}
     for each in (other, relay.state):

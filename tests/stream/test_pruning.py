@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from relay.config import load
-from relay.kafka.checkpoints import partition_of, read_checkpoints
+from relay.kafka.checkpoints import committed_records, partition_of
 from relay.records import (
     PRUNE_AFTER,
     Plan,
@@ -85,16 +84,15 @@ class TestOnKafka:
     def known(self, relay: Operated) -> dict[str, set[str | None]]:
         """What is written down, by label: names of records, None for a plan."""
         config = load(relay.path)
-        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-            found: dict[str, set[str | None]] = {}
-            for stream, each in view.streams.items():
-                names: set[str | None] = {*each.checkpoints, *each.segments}
-                names |= {None} if each.plan else set()
-                names |= {"listing"} if each.listing else set()
-                names |= {"snapshot"} if each.control else set()
-                if names:
-                    found.setdefault(stream.label, set()).update(names)
-            return found
+        found: dict[str, set[str | None]] = {}
+        for stream, each in committed_records(config).streams.items():
+            names: set[str | None] = {*each.checkpoints, *each.segments}
+            names |= {None} if each.plan else set()
+            names |= {"listing"} if each.listing else set()
+            names |= {"snapshot"} if each.control else set()
+            if names:
+                found.setdefault(stream.label, set()).update(names)
+        return found
 
     def test_a_replaced_stream_is_forgotten_48_hours_after_its_end_and_not_read_again(
         self, relay: Operated, stream: ScriptedStream
@@ -131,10 +129,9 @@ class TestOnKafka:
         stream.put("leaf", "k", 2, old=1)
         relay.run()
         config, read = load(relay.path), StreamId("s", LABEL)
-        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-            made = view.of(read).plan
-            assert made is not None
-            plan = replace(made, planned_at=time.time() - PRUNE_AFTER)
+        made = committed_records(config).of(read).plan
+        assert made is not None
+        plan = replace(made, planned_at=time.time() - PRUNE_AFTER)
         self.write(relay, {read.plan_key: plan.to_json(), read.shard_key(full("root")): None})
         producer, watermark = Producer(config.kafka.client()), orjson.dumps(["v1", "s", LABEL, full("root")])
         producer.produce(config.internal("watermarks"), None, watermark)

@@ -10,7 +10,7 @@ import pytest
 
 from relay.change import SchemaChange, StatementText
 from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, StreamId
-from relay.source import Page
+from relay.source import LastPage, Page, PageCounts
 from relay.stream.shard_checkpoints import ShardCheckpoints
 from relay.token import EventToken
 from tests.stream.latest import latest_of
@@ -45,8 +45,8 @@ def test_an_empty_page_takes_nothing_back() -> None:
     ("page", "quiet_at"),
     [
         (replace(PAGE, begun=4990.0), 4990.0),
-        (replace(PAGE, begun=4990.0, full=True), 4000.0),
-        (replace(PAGE, begun=4990.0, records=1), 4000.0),
+        (replace(PAGE, begun=4990.0, pause=0.0), 4000.0),
+        (replace(PAGE, begun=4990.0, counts=PageCounts(1)), 4000.0),
     ],
 )
 def test_an_empty_page_says_that_nothing_waits_unless_more_is_probably_there(page: Page, quiet_at: float) -> None:
@@ -75,7 +75,7 @@ def test_before_a_gap_the_position_of_its_begin_is_written_unless_it_says_less()
 def test_a_shard_that_is_gone_has_a_gap_from_its_newest_position() -> None:
     """I9: also if that is not committed yet."""
     found = checkpoints(ShardCheckpoint(ShardState.READING, {"gtid": "MariaDB/0-1-2"}, None))
-    found.covering(replace(PAGE, finished=True))
+    found.covering(replace(PAGE, end=LastPage()))
     last, lost = found.gone("-")
     assert (last.state, last.gap) == (ShardState.GONE, lost.id)
     assert (lost.reason, lost.begin) == ("shard lost", AT)
@@ -84,7 +84,7 @@ def test_a_shard_that_is_gone_has_a_gap_from_its_newest_position() -> None:
 def test_a_shard_is_finished_by_its_last_page_only() -> None:
     """I1, I2: its children are read from then on, and it is not read again."""
     found = checkpoints(ShardCheckpoint(ShardState.PLANNED))
-    states = [found.covering(replace(PAGE, finished=finished)) for finished in (False, True)]
+    states = [found.covering(replace(PAGE, end=end)) for end in (None, LastPage())]
     assert [each.state for each in states if each] == [ShardState.READING, ShardState.FINISHED]
 
 

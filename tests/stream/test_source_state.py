@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from relay.errors import ConfigError, RelayError
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.checkpoints import partition_of
 from relay.reading.set_aside import GapPending
-from relay.records import Gap, Shard, ShardCheckpoint, ShardState, SnapshotControl, SnapshotRequest
-from relay.source import Opening, Page, ShardReader
+from relay.records import Gap, Shard, ShardCheckpoint, ShardState, SnapshotBeginning, SnapshotControl, SnapshotRequest
+from relay.source import Opening, Page, PageCounts, ShardReader
 from relay.stream import discovery
 from tests.engine.maintained import Committed, Maintained, NoRows
 from tests.scripted_source import ScriptedSource
@@ -55,7 +55,12 @@ def put_aside(relay: Maintained, shard: str = ONE) -> None:
 def read_up(relay: Maintained, *shards: str) -> None:
     """Let ``shards`` have a change from long after the start."""
     for shard in shards:
-        relay.state.confirm(Page(Shard(shard), [], {"n": 1}, None, relay.now + 3600, relay.now, records=1))
+        relay.state.confirm(Page(Shard(shard), [], {"n": 1}, None, relay.now + 3600, relay.now, counts=PageCounts(1)))
+
+
+def until_stuck(relay: Maintained, owned: set[int]) -> None:
+    """It is not stuck while the next listing is due, which is soon again."""
+    relay.serve_until(lambda: relay.state.is_stuck(owned))
 
 
 def owner_of(*shards: str) -> Callable[[Maintained], set[int]]:
@@ -84,7 +89,7 @@ def test_a_source_is_stuck_once_all_but_what_is_set_aside_is_read(relay: Maintai
     put_aside(relay)
     assert not relay.state.is_stuck(relay.owned)
     read_up(relay, OTHER)
-    assert relay.state.is_stuck(relay.owned)
+    until_stuck(relay, relay.owned)
     assert not relay.state.is_caught_up()
 
 
@@ -94,7 +99,7 @@ def test_shards_of_other_workers_and_what_comes_after_them_do_not_count(source: 
     relay.state.list_soon()
     relay.serve_until(lambda: CHILD in relay.checkpoints)
     put_aside(relay)
-    assert relay.state.is_stuck(owner_of(ONE, CHILD)(relay))
+    until_stuck(relay, owner_of(ONE, CHILD)(relay))
     assert not relay.state.is_stuck(owner_of(ONE, OTHER)(relay))
 
 
@@ -105,7 +110,7 @@ def test_a_source_is_not_stuck_while_a_shard_may_be_gone(source: Refusing, relay
     relay.serve_until(lambda: list(relay.state.lineage.listed) == [OTHER])
     read_up(relay, OTHER)
     assert not relay.state.is_stuck(relay.owned)
-    assert relay.state.is_stuck(owner_of(OTHER)(relay))
+    until_stuck(relay, owner_of(OTHER)(relay))
 
 
 def test_a_source_is_not_stuck_while_it_connects_to_the_next_stream(source: Refusing, relay: Maintained) -> None:
@@ -143,7 +148,7 @@ def test_a_source_is_not_stuck_before_its_segments_are_opened(source: Refusing) 
     relay.serve_until(lambda: len(relay.state.shards.open) == 2)
     put_aside(relay)
     read_up(relay, OTHER)
-    control = SnapshotControl(ShardState.READING, "1", as_of=900, segments=1, rows=1, updated_at=1000.0)
+    control = SnapshotControl(ShardState.READING, "1", begun=SnapshotBeginning(900, 1, 1), updated_at=1000.0)
     relay.view.apply(relay.stream.snapshot_key, control.to_json())
     key = relay.stream.segment_key("1/0")
     assert not relay.state.is_stuck(relay.owned)
@@ -158,7 +163,7 @@ def test_a_snapshot_that_a_person_has_stopped_keeps_no_run_from_its_end(source: 
     relay.serve_until(lambda: len(relay.state.shards.open) == 2)
     request = SnapshotRequest("orders", "r", (), 990.0, stopped=True)
     control = SnapshotControl(
-        ShardState.READING, "1", as_of=900, segments=1, rows=1, updated_at=1000.0, requests=("r",)
+        ShardState.READING, "1", begun=SnapshotBeginning(900, 1, 1), updated_at=1000.0, requests=("r",)
     )
     for key, record in ((request.key, request), (relay.stream.snapshot_key, control)):
         relay.view.apply(key, record.to_json())
@@ -187,7 +192,7 @@ def test_a_segment_of_a_snapshot_that_is_over_does_not_stay_set_aside(source: Re
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     key = relay.stream.segment_key("1/0")
     for snapshot, kept in (("1", {key}), ("2", set())):
-        control = SnapshotControl(ShardState.READING, snapshot, as_of=900, segments=1, rows=1, updated_at=1000.0)
+        control = SnapshotControl(ShardState.READING, snapshot, begun=SnapshotBeginning(900, 1, 1), updated_at=1000.0)
         relay.view.apply(relay.stream.snapshot_key, control.to_json())
         if kept:
             relay.state.set_aside.add(key, "1/0", RelayError("refused"))
@@ -211,3 +216,27 @@ def test_streams_that_wait_for_a_decision_delay_the_plan_of_no_other() -> None:
 
     wait_until(is_planned)
     assert all(each.state.plan is None for each in waiting)
+
+
+def test_why_no_stream_could_be_chosen_is_known_after_a_rebalance_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I12: a rebalance forgets what is set aside, and nobody else would set this aside again."""
+    source = Refusing("orders", shards=1)
+    relay = Maintained(source)
+    answers: list[str] = []
+
+    def first() -> str:
+        if not answers:
+            raise Unavailable("not now")
+        return answers[0]
+
+    monkeypatch.setattr(source, "first", first)
+    relay.state.choose_stream(is_alone=False)
+    relay.state.set_aside.lose(None)
+    assert not relay.state.join_planned()
+    assert [str(each.error) for each in relay.state.set_aside.refusals.values()] == ["not now"]
+    answers.append(source.stream.label)
+    relay.now += 3600
+    wait_until(relay.state.join_planned, 30)
+    relay.state.set_aside.lose(None)
+    relay.state.join_planned()
+    assert not relay.state.set_aside.refusals

@@ -272,18 +272,20 @@ class VitessCluster:
 
     def add_shards(self, shards: Iterable[str]) -> None:
         """Add shards, each with a primary, and a replica where it can replicate."""
+        self._add_tablets(KEYSPACE, shards)
+
+    def _add_tablets(self, keyspace: str, shards: Iterable[str]) -> None:
         size = 2 if self.replicates else 1
-        made = [self._tablet(shard) for shard in shards for _ in range(size)]
+        made = [self._tablet(shard, keyspace) for shard in shards for _ in range(size)]
         with ThreadPoolExecutor() as pool:
             list(pool.map(Vttablet.start, made))
         for primary in made[::size]:
-            self.control("PlannedReparentShard", f"{KEYSPACE}/{primary.shard}", "--new-primary", primary.alias)
+            self.control("PlannedReparentShard", f"{keyspace}/{primary.shard}", "--new-primary", primary.alias)
 
     def add_keyspace(self, name: str, shard: str) -> None:
-        """Add a keyspace without tables, of one tablet. ``shard``: of no other keyspace, and of all keys."""
+        """Add a keyspace without tables. ``shard``: of no other keyspace, and of all keys."""
         self.control("CreateKeyspace", "--durability-policy", "none", name)
-        tablet = self._tablet(shard, name).start()
-        self.control("PlannedReparentShard", f"{name}/{shard}", "--new-primary", tablet.alias)
+        self._add_tablets(name, [shard])
         self.control("ApplyVSchema", "--vschema", json.dumps({"sharded": False}), name)
 
     def _tablet(self, shard: str, keyspace: str = KEYSPACE) -> Vttablet:

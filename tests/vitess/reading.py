@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import Any
 
-from relay.change import Snapshot
+from relay.change import Change, Snapshot
 from relay.mysql_dialect.followed_tables import FollowedTables
-from relay.mysql_dialect.layouts import LayoutCache, SkippedTables
+from relay.mysql_dialect.layout_cache import LayoutCache, SkippedTables
 from relay.mysql_dialect.tables import Table, lay_out
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart, StreamId
 from relay.source import Opening, Page, ReadResult, Segment, ShardReader, Unreadable
 from relay.vitess.client import Vtgate
-from relay.vitess.moved_tables import moved_to
+from relay.vitess.moved_tables import TableMoves
+from relay.vitess.portion import Portion
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.rows import decoder
 from relay.vitess.settings import VStreamSettings
+from relay.vitess.shard import VitessShard
+from relay.vitess.source import VitessSource
 from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables
 from tests.reads import pages_of, reason
@@ -64,7 +66,7 @@ def opened(
     settings.setdefault("ask_every", 0.05)
     settings.setdefault("silence", 20.0)
     settings.setdefault("wait", 0.03)
-    stream = VStreamSettings(keyspace, tables, **settings)
+    stream = VStreamSettings(keyspace, tables, portion=Portion.of(start), **settings)
     followed = FollowedTables("", stream.is_wanted, lambda _: {}, lambda: True)
     with closing(Vtgate(vtgate)) as gate:
         reader = VitessShardReader(
@@ -76,7 +78,9 @@ def opened(
                 now or {},
                 relayed=relayed,
                 followed=followed,
-                moved_to=partial(moved_to, gate),
+                moves=TableMoves(
+                    gate, VitessShard.of(StreamId(SOURCE, keyspace), Shard(shard), keyspace), stream, start
+                ),
                 skipped=skipped,
             ),
             stream,
@@ -110,16 +114,21 @@ def copying(
     part = SnapshotPart(shard, table)
     position = after.position if after is not None else None
     segment = Segment(Shard("snapshot/0"), Snapshot("snapshot", as_of), 0, 1, position, part, published)
+    stream, copied = StreamId(SOURCE, keyspace), VStreamSettings(keyspace, [table], **settings)
     with closing(Vtgate(vtgate)) as gate:
         reader = CopiedTableReader(
             gate,
-            StreamId(SOURCE, keyspace),
+            stream,
             segment,
             Tables(
-                layout, {}, followed=FollowedTables("", lambda _: True, lambda _: {}, lambda: True), skipped=skipped
+                layout,
+                {},
+                followed=FollowedTables("", lambda _: True, lambda _: {}, lambda: True),
+                moves=TableMoves(gate, VitessShard.of(stream, Shard(shard), keyspace), copied, {}),
+                skipped=skipped,
             ),
             lambda: NOW if now is None else now,
-            VStreamSettings(keyspace, [table], **settings),
+            copied,
             clock=clock,
         )
         with closing(reader):
@@ -183,3 +192,37 @@ def read_all(
         opened(vtgate.address, START, after=after, tables=TABLES, now=NOW, **options) as reader,
     ):
         return until(reader, is_at_head)
+
+
+def read(source: VitessSource, shard: str, wanted: int) -> list[Page]:
+    """Read a shard from its start until there are ``wanted`` changes."""
+    named = next(each for each in source.shards() if each.id == shard)
+    start = source.starting_points([named]).shards[shard]
+    with closing(source.open(Opening(named, start))) as reader:
+        return list(until_changes(reader, wanted))
+
+
+def until_changes(reader: Any, wanted: int) -> Iterator[Page]:
+    deadline = time.monotonic() + 600
+    while wanted > 0:
+        assert time.monotonic() < deadline
+        read = reader.read()
+        if not isinstance(read, Page):
+            assert "is not present in the database" in reason(read)  # a tablet learns of a new table later
+            time.sleep(0.5)
+            continue
+        wanted -= len(read.changes)
+        yield read
+
+
+def copied_rows(
+    source: VitessSource, parts: Sequence[SnapshotPart], published: Mapping[str, ShardCheckpoint]
+) -> list[Change]:
+    """Read the segments of a snapshot to their ends."""
+    read: list[Change] = []
+    for number, part in enumerate(parts):
+        place = Shard(f"s/{number}")
+        segment = Segment(place, Snapshot("s", 1), number, len(parts), part=part, published=lambda: published)
+        with closing(source.snapshots.open(segment)) as reader:
+            read += [change for page in until(reader, lambda page: page.finished) for change in page.changes]
+    return read

@@ -15,8 +15,10 @@ from relay.config.protection import ColumnRule
 from relay.errors import RelayError
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.tables import Row, Table, lay_out
-from relay.vitess.events import EventKind, ShardEvents
+from relay.vitess.client import EventKind, Vtgate
+from relay.vitess.events import ShardEvents
 from relay.vitess.failures import BrokenStream
+from relay.vitess.moved_tables import TableMoves
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import decoder
@@ -192,10 +194,12 @@ def played(
     """Play answers, ``together`` at once, to the end or to the first error. ``room``: bytes of a page of the core."""
     by_name = {shape.name: shape for shape in tables}
     followed = FollowedTables("", lambda _: True, lambda _: {}, lambda: True)
-    known = Tables(lambda name, *of: by_name[name].layout(*of), {}, followed=followed)
+    settings = VStreamSettings("shop", page_bytes=room)
+    moves = TableMoves(Vtgate(""), SHARD, settings, {})
+    known = Tables(lambda name, *of: by_name[name].layout(*of), {}, followed=followed, moves=moves)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELAY_NATIVE", "required" if compiled else "off")
-        events = ShardEvents(SHARD, VStreamSettings("shop", page_bytes=room), known, position, floor=floor, clock=clock)
+        events = ShardEvents(SHARD, settings, known, position, floor=floor, clock=clock)
     outcome = Outcome()
     schemas: dict[str, Any] = {}
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import grpc
 
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 
 KEYSPACE = "commerce"
@@ -65,6 +65,7 @@ class ScriptedVtgate:
         self.answers: dict[str, Answer | Callable[[], Answer]] = {
             "select unix_timestamp()": lambda: [{"unix_timestamp()": str(int(time.time()))}],
             "show vitess_shards": shards,
+            "show vitess_keyspaces": [{"Keyspace": KEYSPACE}],
             # Started before all that is in a log.
             STARTED: [{"started": "-1"}],
             STARTED.replace("information", "performance"): [{"started": "-1"}],

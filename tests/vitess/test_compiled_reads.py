@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from relay import native
 from relay.errors import RelayError
 from relay.mysql_dialect.compiled_changes import copied_rows
-from relay.vitess.client import event_of, events_of
-from relay.vitess.compiled_rows import rows_of
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind, events_of
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import VStreamRowDecoder, decoder
+from relay.vitess.rows import VStreamRowDecoder, decoder, rows_of
 from tests import needs
 from tests.examples import examples
 from tests.mysql_dialect.copied_reads import NOW, SNAPSHOT, compare, plain_reads
@@ -114,12 +112,12 @@ def test_the_core_finds_the_same_copied_rows_in_an_answer_as_python(events: list
     assert core is not None
     parts = core.copied_parts(answer)
     assert parts is not None
-    found = [event for count, raw in parts for event in (events_of(raw) if count else [event_of(raw)])]
+    found = [event for count, raw in parts for event in (events_of(raw) if count else [pb.VEvent.FromString(raw)])]
     assert found == events
     for count, raw in parts:
         copied = [event for event in events_of(raw) if is_copied(event)] if count else []
         assert count == sum(len(event.row_event.row_changes) for event in copied)
-        assert count or not is_copied(event_of(raw))
+        assert count or not is_copied(pb.VEvent.FromString(raw))
 
 
 def is_copied(event: pb.VEvent) -> bool:

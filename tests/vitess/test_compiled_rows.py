@@ -17,7 +17,7 @@ from relay.errors import RelayError
 from relay.kafka.keys import KeyCodec
 from relay.kafka.topic_writer import TopicWriter, compiled_records
 from relay.mysql_dialect.snapshot_times import LATENESS
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests import needs

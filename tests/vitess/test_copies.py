@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from relay.errors import RelayError
-from relay.mysql_dialect.layouts import SkippedTables
+from relay.mysql_dialect.layout_cache import SkippedTables
 from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
 from relay.records import ReshardJournal, ShardCheckpoint, ShardState
 from relay.source import Page
 from relay.vitess import table_reader
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.reads import pages_of
 from tests.vitess.copies import at, ids, rows_of
@@ -38,7 +38,7 @@ def test_a_tablet_that_is_behind_what_is_published_is_waited_for_and_not_copied(
     published = at(places[2])
     with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published) as reader:
         for place in places[:2]:
-            assert f"copies table customer of shard 0 is at {place}, behind what is published" in failure(reader)
+            assert f"copies table customer of shard 0 is at {place}, behind the published changes" in failure(reader)
         published.update(at(places[3]))  # what was published since need not be shown
         assert ids(until(reader, lambda page: page.finished)) == [1, 2]
 
@@ -51,7 +51,7 @@ def test_rows_show_also_the_part_of_an_open_transaction_that_is_published() -> N
     tablets = iter(["MariaDB/0-1-11", "MariaDB/0-1-12"])
     script = copy_script(log, lambda: (next(tablets), rows_of(range(1, 4))), batch=9, seed=1)
     with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published) as reader:
-        assert "is at MariaDB/0-1-11, behind what is published" in failure(reader)
+        assert "is at MariaDB/0-1-11, behind the published changes" in failure(reader)
         assert ids(until(reader, lambda page: page.finished)) == [1, 2, 3]
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_copied_of_a_shard_of_which_nothing_is_published() -> None:
     log = Log()
     script = copy_script(log, rows_of(range(1, 3)), batch=1, seed=1)
     with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: published) as reader:
-        assert failure(reader) == "source shop: nothing of shard 0 is published yet"
+        assert failure(reader) == "source shop: the snapshot has to wait until the relay has begun to read shard 0"
         assert vtgate.requests == []
         published.update(at(log.head))
         assert ids(until(reader, lambda page: page.finished)) == [1, 2]
@@ -233,9 +233,9 @@ def _of_another_shard(events: list[pb.VEvent]) -> list[pb.VEvent]:
     ("breaks", "why"),
     [
         (_without(EventKind.FIELD), "without their columns"),
-        (_without_keys, "the key that they end at"),
-        (_of_another_shard, "lacks commerce/0"),
-        (_at_no_position, "a position cannot be read"),
+        (_without_keys, "without the key of the last row"),
+        (_of_another_shard, "without commerce/0"),
+        (_at_no_position, "a position that cannot be read"),
         (_without(EventKind.COMMIT), "a batch of copied rows was cut off"),
         (_without(EventKind.COMMIT, EventKind.BEGIN), "a batch of copied rows has no end"),
         (_with_a_field, "a batch of copied rows has several layouts"),
@@ -279,8 +279,9 @@ def test_after_a_reshard_the_rest_of_a_table_is_read_from_the_shards_that_contin
         ended = ReshardJournal("1", ("0",), {target: {"gtid": log.head} for target in targets})
         published["0"] = ShardCheckpoint(ShardState.FINISHED, {"gtid": log.head}, journal=ended)
         with copying(vtgate.address, lambda: published, after=pages[-1]) as reader:
-            assert "nothing of shard" in failure(reader)
-            published |= {target: ShardCheckpoint(ShardState.READING, {"gtid": log.head}) for target in targets}
+            assert "the snapshot has to wait until the relay has begun to read shard" in failure(reader)
+            reading = ShardCheckpoint(ShardState.READING, {"gtid": log.head}, parents=("0",))
+            published |= dict.fromkeys(targets, reading)
             pages += until(reader, lambda page: ids([page]) != [])
         with copying(vtgate.address, lambda: published, after=pages[-1]) as reader:
             pages += until(reader, lambda page: page.finished)

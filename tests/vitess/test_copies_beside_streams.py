@@ -136,7 +136,7 @@ class Beside:
             self._open_copy()
         read = self.copy.read()
         if not isinstance(read, Page):
-            self.refused += "behind what is published" in read.reason
+            self.refused += "behind the published changes" in read.reason
             return False
         self.page = read
         self._publish([*read.changes])

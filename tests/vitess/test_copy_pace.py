@@ -23,7 +23,7 @@ def test_the_pace_of_a_copy_is_limited_by_a_rest_after_each_batch(pace: int | No
     with ScriptedVtgate(script) as vtgate:
         with copying(vtgate.address, lambda: at(log.head), copied_rows_per_second=pace) as reader:
             pages = until(reader, lambda page: page.finished)
-        assert [page.rest for page in pages if page.changes] == [rest] * 3
+        assert [page.pause for page in pages if page.changes] == [rest] * 3
         assert ids(pages) == [*range(1, 13)]
         assert len(vtgate.requests) == calls
 
@@ -35,7 +35,7 @@ def test_a_copy_that_rests_for_long_leaves_vtgate_and_goes_on_where_it_was() -> 
     with ScriptedVtgate(script) as vtgate:
         with copying(vtgate.address, lambda: at(log.head), copied_rows_per_second=0.5) as reader:
             pages = until(reader, lambda page: page.finished)
-        assert [page.rest for page in pages if page.changes] == [8.0] * 3
+        assert [page.pause for page in pages if page.changes] == [8.0] * 3
         assert ids(pages) == [*range(1, 13)]
         assert len(vtgate.requests) == 4
 
@@ -48,7 +48,7 @@ def test_a_copy_that_cannot_go_on_where_it_was_rests_no_longer_than_vtgate_waits
         vtgate.key = []
         with copying(vtgate.address, lambda: at(log.head), copied_rows_per_second=0.5) as reader:
             pages = until(reader, lambda page: page.finished)
-        assert [page.rest for page in pages if page.changes] == [5.0] * 3
+        assert [page.pause for page in pages if page.changes] == [5.0] * 3
         assert ids(pages) == [*range(1, 13)]
         assert len(vtgate.requests) == 1
 

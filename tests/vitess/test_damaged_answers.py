@@ -12,11 +12,11 @@ import pytest
 from relay.errors import Unavailable
 from relay.gtid import parse
 from relay.vitess.client import Vtgate
-from relay.vitess.head import Head
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tablets import Tablets
+from relay.vitess.watch import Head
 from tests.vitess.copies import at, ids, rows_of
 from tests.vitess.reading import START, copying, failure, new, opened, until
 from tests.vitess.scripted import KEYSPACE, Log, Script, ScriptedVtgate, Step, copy_script
@@ -48,7 +48,7 @@ def test_a_stream_with_a_damaged_answer_is_opened_again_where_it_was(head: bool)
         log.add(*new(number))
     with ScriptedVtgate(damaged_once(log.script, head=head)) as vtgate, opened(vtgate.address, START) as reader:
         if not head:
-            assert "an answer of vtgate cannot be read" in failure(reader)
+            assert "vtgate sent an answer that cannot be read" in failure(reader)
         pages = until(reader, lambda page: page.position == {"gtid": log.head} and page.reached is not None)
     seen = ids(pages)
     assert sorted(set(seen)) == sorted(seen)
@@ -60,7 +60,7 @@ def test_a_copy_with_a_damaged_answer_goes_on_after_its_last_batch() -> None:
     script = damaged_once(copy_script(log, rows_of(range(1, 9)), batch=2, seed=1), head=False)
     with ScriptedVtgate(script) as vtgate, copying(vtgate.address, lambda: at(log.head)) as reader:
         pages = until(reader, lambda page: bool(page.changes))
-        assert "an answer of vtgate cannot be read" in failure(reader)
+        assert "vtgate sent an answer that cannot be read" in failure(reader)
         pages += until(reader, lambda page: page.finished)
     assert ids(pages) == list(range(1, 9))
 
@@ -76,14 +76,14 @@ def test_a_damaged_answer_of_a_statement_and_of_a_search_is_said_to_be_that() ->
         ScriptedVtgate(script, answers | {"select binlog_gtid_pos('binlog.1', 4)": begin}) as vtgate,
         closing(Vtgate(vtgate.address)) as gate,
     ):
-        with pytest.raises(Unavailable, match="answers 'select 1' with what cannot be read"):
+        with pytest.raises(Unavailable, match="sent an answer to 'select 1' that cannot be read"):
             gate.execute("select 1")
         tablets = Tablets(gate, SHARD, "PRIMARY")
         head = Head(tablets, "customer", clock=time.time)
         head.ask()
         while head.is_asking:
             assert head.poll(1.0) is None
-        assert "vtgate sent what cannot be read" in str(head.failed)
+        assert "the answer about the head cannot be read" in str(head.failed)
         history = ShardHistory(tablets, silence=5)
-        with pytest.raises(Unavailable, match="an answer of vtgate cannot be read"):
+        with pytest.raises(Unavailable, match="vtgate sent an answer that cannot be read"):
             history.position_at(1000.0, parse("MariaDB/0-1-9"))

@@ -276,7 +276,7 @@ def test_a_position_that_the_shard_never_executed_is_refused_with_its_head(start
     with (
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, {"gtid": start}, silence=0.3) as reader,
-        pytest.raises(RelayError, match=rf"shop/commerce/0: it never executed {start}, and is at MariaDB/0-1-12"),
+        pytest.raises(RelayError, match=rf"shop/commerce/0 never executed {start}, and is at MariaDB/0-1-12"),
     ):
         until(reader, lambda page: False)
 
@@ -333,9 +333,26 @@ def test_a_position_that_the_primary_never_executed_is_refused() -> None:
     with (
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, {"gtid": "MariaDB/0-1-13"}, silence=0.2) as reader,
-        pytest.raises(RelayError, match=r"it never executed MariaDB/0-1-13, and is at MariaDB/0-1-12"),
+        pytest.raises(RelayError, match=r"never executed MariaDB/0-1-13, and is at MariaDB/0-1-12"),
     ):
         until(reader, lambda page: False)
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [("13-15", "Its binlogs were reset"), ("1-8:14-15", "Its binlogs were reset"), ("1-11", "waiting for a tablet")],
+)
+def test_a_replica_whose_binlogs_were_reset_is_told_from_one_that_is_behind(head: str, expected: str) -> None:
+    """I10: it will never have the position, although the primary has."""
+    server = "MySQL56/16b1039f-22b6-11ed-b765-0a43f95f28a3"
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [Log().vgtid(f"{server}:{'1-15' if request.tablet_type == PRIMARY else head}")]
+        yield HOLDS
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, {"gtid": f"{server}:1-12"}, silence=0.2) as reader:
+        assert expected in failure(reader, "tablet is at")
 
 
 def test_an_idle_shard_reports_that_it_is_read_to_its_head() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from relay.errors import RelayError
 from relay.vitess.client import Vtgate
-from relay.vitess.head import Head
 from relay.vitess.shard import VitessShard
 from relay.vitess.tablets import Tablets
+from relay.vitess.watch import Head
 from tests import needs
 from tests.mysql.kept_binlogs import purge_binlogs
 from tests.vitess.cluster import KEYSPACE, VitessCluster

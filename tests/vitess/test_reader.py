@@ -13,7 +13,7 @@ from hypothesis import event as note
 from hypothesis import strategies as st
 
 from relay.errors import RelayError, Unavailable
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.examples import examples
 from tests.vitess.reading import NOW, START, TABLES, failure, is_at_head, new, opened, read_all, summary, until
@@ -54,7 +54,7 @@ def test_pages_of_any_size_resumed_after_any_page_give_the_same_changes(seed: in
 
 
 def test_answers_of_any_size_are_read_in_their_order_empty_ones_too() -> None:
-    """I1, I2: small answers are joined by their mean size, which says nothing about a single one."""
+    """I1, I2: small answers are joined by their mean size, which does not bound a single one."""
     log = Log()
     for number in range(300):
         log.add(*new(number % 7, text=b"n" * (30_000 if number % 97 == 5 else number % 50)))
@@ -227,7 +227,7 @@ def test_emptying_a_table_that_was_dropped_before_the_relay_started_is_warned_of
         assert not warnings
     else:
         (warning,) = warnings
-        assert "rows of other may remain" in warning
+        assert "table other was dropped before the relay started" in warning
         assert statement in warning
         assert "MariaDB/0-1-11" in warning
     emptied = [change.table for page in pages for change in page.changes]

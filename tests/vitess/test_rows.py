@@ -14,7 +14,7 @@ from relay.errors import RelayError
 from relay.mysql_dialect.tables import Table, lay_out
 from relay.table import Column
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import PartialRow, decoder
+from relay.vitess.rows import PartialRow, Uncarried, decoder
 from tests.vitess.reading import layout
 from tests.vitess.scripted import made
 
@@ -128,9 +128,8 @@ def test_an_invalid_value_is_refused_with_its_column(column_type: str, raw: byte
     event = pb.FieldEvent(table_name="t", fields=[_ID, column], enum_set_string_values=True)
     found = decoder(event, layout)
     assert found is not None
-    with pytest.raises((ValueError, ArithmeticError, KeyError)):
+    with pytest.raises(Uncarried, match=r"^column v: "):
         found.decode(made([b"1", raw]))
-    assert found.explain(made([b"1", raw])).startswith("column v: ")
 
 
 @pytest.mark.parametrize(
@@ -234,6 +233,8 @@ def test_a_table_with_protected_columns_shows_no_value_that_cannot_be_carried() 
         event = pb.FieldEvent(table_name="t", fields=[_ID, column], enum_set_string_values=True)
         found = decoder(event, protected, copied=copied)
         assert found is not None
-        assert found.explain(made([b"1", b"s3cr3t"])) == f"column v: {NOT_SHOWN}"
+        with pytest.raises(Uncarried) as refused:
+            found.decode(made([b"1", b"s3cr3t"]))
+        assert str(refused.value) == f"column v: {NOT_SHOWN}"
         assert found.table.schema.row == (Column("id", "long"), Column("v", "string"))
         assert found.decode(made([b"1", b"7"])) == (1, 7), "what is published is decided by relay.mysql_dialect"

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 
-from relay.change import Operation, Snapshot
+from relay.change import Operation
 from relay.config import VitessConfig
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
+from relay.records import ShardCheckpoint, ShardState, SnapshotPart
 from relay.services.vitess import Vitess, database
-from relay.source import Opening, Page, Segment
+from relay.source import Opening
 from relay.vitess.call import Call
-from relay.vitess.client import Vtgate, events_of
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind, Vtgate, events_of
 from relay.vitess.kind import KIND
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.source import VitessSource
 from relay.vitess.tablets import select_all
 from tests import needs
-from tests.reads import reason
-from tests.vitess.reading import until
+from tests.vitess.reading import copied_rows, until_changes
 
 pytestmark = pytest.mark.services
 
@@ -33,7 +30,14 @@ _VSCHEMA = {
     "vindexes": {"hash": {"type": "hash"}},
     "tables": {"orders": {"column_vindexes": [{"column": "customer", "name": "hash"}]}},
 }
+_LOOKUP = {"type": "consistent_lookup_unique", "params": {"table": "plain.orders", "from": "line", "to": "keyspace_id"}}
+_PACKED = {
+    "sharded": True,
+    "vindexes": {"order_of": _LOOKUP},
+    "tables": {"packets": {"column_vindexes": [{"column": "order_number", "name": "order_of"}]}},
+}
 _ORDERS = "create table orders (customer bigint not null, line int not null, v int, primary key (line, customer))"
+_PACKETS = "create table packets (order_number bigint, number int, primary key (number, order_number))"
 _BARE = "create table bare (a int, b int)"
 
 
@@ -41,8 +45,9 @@ _BARE = "create table bare (a int, b int)"
 def cluster() -> Iterator[Vitess]:
     """A cluster that has only these tables."""
     needs.vitess()
-    keyspaces = {"shop": ["-80", "80-"], "plain": ["0"]}
-    with Vitess(keyspaces=keyspaces, schemas={"shop": (f"{_ORDERS}; {_BARE}", _VSCHEMA)}) as own:
+    keyspaces = {"shop": ["-80", "80-"], "plain": ["0"], "packed": ["-80", "80-"]}
+    schemas = {"shop": (f"{_ORDERS}; {_BARE}", _VSCHEMA), "packed": (_PACKETS, _PACKED)}
+    with Vitess(keyspaces=keyspaces, schemas=schemas) as own:
         yield own
 
 
@@ -65,27 +70,6 @@ def entry(cluster: Vitess, **settings: Any) -> VitessConfig:
     )
 
 
-def read(source: VitessSource, shard: str, wanted: int) -> list[Page]:
-    """Read a shard from its start until there are ``wanted`` changes."""
-    named = next(each for each in source.shards() if each.id == shard)
-    start = source.starting_points([named]).shards[shard]
-    with closing(source.open(Opening(named, start))) as reader:
-        return list(_until(reader, wanted))
-
-
-def _until(reader: Any, wanted: int) -> Iterator[Page]:
-    deadline = time.monotonic() + 600
-    while wanted > 0:
-        assert time.monotonic() < deadline
-        read = reader.read()
-        if not isinstance(read, Page):
-            assert "is not present in the database" in reason(read)  # a tablet learns of a new table later
-            time.sleep(0.5)
-            continue
-        wanted -= len(read.changes)
-        yield read
-
-
 def test_a_table_is_keyed_by_the_columns_of_its_primary_vindex_first(make: Callable[..., VitessSource]) -> None:
     source = make(tables=["orders"])
     source.connect()
@@ -94,17 +78,34 @@ def test_a_table_is_keyed_by_the_columns_of_its_primary_vindex_first(make: Calla
     assert table.hash_columns == 1
 
 
+def test_a_table_that_is_sharded_by_a_lookup_is_keyed_by_its_column_and_has_no_keyspace_ids(
+    make: Callable[..., VitessSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    """I2: what a lookup says about a row may change, and then its changes would go to two readers of ranges."""
+    source = make(tables=["packets"], keyspace="packed")
+    source.connect()
+    (table,) = source.tables()
+    assert [column.name for column in table.key] == ["order_number", "number"]
+    layout = source.layout("packets", table.row or (), ["number", "order_number"])
+    assert layout is not None
+    assert layout.keyspace_id is None
+    assert "the changes of packets have no keyspace ids" in caplog.text
+    assert (
+        "The primary vindex of the table is order_of: vindex consistent_lookup_unique looks up keyspace ids in a "
+        "table, where they may change under a row"
+    ) in caplog.text
+
+
 def test_a_key_without_the_columns_that_a_table_is_sharded_by_is_warned_of(
     make: Callable[..., VitessSource], caplog: pytest.LogCaptureFixture
 ) -> None:
     """I2, I7: a row may be deleted in one shard and inserted in another, in either order."""
     for key in (["line", "customer"], ["customer"]):
         make(tables=["orders"], key={"orders": key}).connect()
-    assert "in no order" not in caplog.text
+    assert "not ordered" not in caplog.text
     make(tables=["orders"], key={"orders": ["line"]}).connect()
-    assert (
-        "the changes of a row of orders that moves to another shard come in no order: add customer to " in caplog.text
-    )
+    assert "if a row of orders moves to another shard, its changes are not ordered" in caplog.text
+    assert "add customer to the `key`" in caplog.text
 
 
 def test_a_primary_key_keeps_its_own_order_which_the_stream_does_not_have(
@@ -130,7 +131,7 @@ def test_a_primary_key_keeps_its_own_order_which_the_stream_does_not_have(
 def test_a_table_that_vitess_leaves_out_of_streams_is_skipped_with_a_warning_or_refused_if_named(
     cluster: Vitess, make: Callable[..., VitessSource], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """I1: it is called like one of an online schema change, so a copy would have its rows, and never their changes."""
+    """I1: it is named like a table of an online schema change: a copy would have its rows, but never their changes."""
     below = cluster.mariadb.connect(database=database("plain", "0"), autocommit=True)
     with closing(below) as connection, connection.cursor() as cursor:
         cursor.execute(f"create table {name} (id bigint primary key)")
@@ -138,8 +139,8 @@ def test_a_table_that_vitess_leaves_out_of_streams_is_skipped_with_a_warning_or_
             source = make(keyspace="plain")
             source.connect()
             assert name not in [table.table for table in source.tables()]
-            assert f"changes of plain.{name} are not relayed: the table is called as Vitess calls" in caplog.text
-            with pytest.raises(ConfigError, match=f"the table {name} is called as Vitess calls tables of an online"):
+            assert f"changes of plain.{name} are not relayed: the table has a name like a table of" in caplog.text
+            with pytest.raises(ConfigError, match=f"the table {name} has a name like a table of an online"):
                 make(keyspace="plain", tables=[name]).connect()
             (shard,) = source.shards()
             start = source.starting_points([shard]).shards["0"]
@@ -180,7 +181,7 @@ def test_tables_without_a_key_are_skipped_with_a_warning_or_refused_if_named(
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"keyspace": "shops"}, Unavailable, "has no keyspace 'shops': its keyspaces are plain, shop"),
+        ({"keyspace": "shops"}, Unavailable, "has no keyspace 'shops': its keyspaces are packed, plain, shop"),
         ({"keyrange": "-40"}, ConfigError, "key range -40 covers only a part of -80"),
         ({"vtgate": "127.0.0.1:1"}, Unavailable, "vtgate 127.0.0.1:1 does not answer"),
     ],
@@ -196,12 +197,12 @@ def test_a_table_that_does_not_exist_is_refused_where_reading_begins(make: Calla
     """I1: where it continues, the table may have been dropped since, and its changes are relayed up to that."""
     source = make(tables=["nothing"])
     source.connect()
-    with pytest.raises(Unavailable, match="keyspace shop has no table nothing: its tables are none"):
+    with pytest.raises(Unavailable, match="keyspace shop has no table nothing: create it, or remove it"):
         source.starting_points(source.shards())
 
 
 def test_checkpoints_of_another_keyspace_are_refused(make: Callable[..., VitessSource]) -> None:
-    with pytest.raises(ConfigError, match="its checkpoints are for keyspace other, not shop"):
+    with pytest.raises(ConfigError, match="its checkpoints belong to the keyspace other, not to shop"):
         make().connect("other")
 
 
@@ -253,7 +254,7 @@ def test_a_table_created_while_all_are_read_is_read_and_keyed_like_the_others(
     ):
         cluster.execute(statement, "shop")
     with closing(source.open(Opening(named, start))) as reader:
-        pages = list(_until(reader, 2))
+        pages = list(until_changes(reader, 2))
     inserted, truncated = [change for page in pages for change in page.changes]
     assert (inserted.table, inserted.key, inserted.keyspace_id) == (
         unique,
@@ -281,12 +282,8 @@ def test_text_is_carried_also_in_character_sets_that_vitess_does_not_know(
         start = source.starting_points([shard]).shards["0"]
         cursor.execute(f"insert into {unique} values (1, '{text}', '{text}')")
         with closing(source.open(Opening(shard, start))) as reader:
-            streamed = [change for page in _until(reader, 1) for change in page.changes]
-        published = {"0": ShardCheckpoint(ShardState.READING, start)}
-        part = SnapshotPart("0", unique)
-        segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, part=part, published=lambda: published)
-        with closing(source.snapshots.open(segment)) as copy:
-            copied = [change for page in until(copy, lambda page: page.finished) for change in page.changes]
+            streamed = [change for page in until_changes(reader, 1) for change in page.changes]
+        copied = copied_rows(source, [SnapshotPart("0", unique)], {"0": ShardCheckpoint(ShardState.READING, start)})
         cursor.execute(f"drop table {unique}")
     assert [change.new for change in (*streamed, *copied)] == [{"id": 1, "v": text, "e": text}] * 2
 
@@ -304,10 +301,10 @@ def test_text_is_carried_after_its_column_got_another_character_set_that_vitess_
         start = source.starting_points([shard]).shards["0"]
         cursor.execute(f"insert into {unique} values (1, '一')")
         with closing(source.open(Opening(shard, start))) as reader:
-            changes = [change for page in _until(reader, 1) for change in page.changes]
+            changes = [change for page in until_changes(reader, 1) for change in page.changes]
             cursor.execute(f"alter table {unique} modify v varchar(9) character set big5")
             cursor.execute(f"insert into {unique} values (2, '一')")
-            changes += [change for page in _until(reader, 1) for change in page.changes]
+            changes += [change for page in until_changes(reader, 1) for change in page.changes]
         cursor.execute(f"drop table {unique}")
     assert [change.new for change in changes] == [{"id": 1, "v": "一"}, {"id": 2, "v": "一"}]
 
@@ -336,11 +333,7 @@ def test_a_snapshot_has_each_table_of_each_shard_and_also_those_created_after_th
     assert unique in {table.table for table in source.tables()}  # it is marked, too
     one = source.snapshots.measure(published, ["orders"])
     assert [part.table for part in one.parts] == ["orders", "orders"]
-    read = []
-    for number, part in enumerate(measured.parts):
-        segment = Segment(Shard(f"s/{number}"), Snapshot("s", 1), number, 4, part=part, published=lambda: published)
-        with closing(source.snapshots.open(segment)) as reader:
-            read += [change for page in until(reader, lambda page: page.finished) for change in page.changes]
+    read = copied_rows(source, measured.parts, published)
     assert all(change.operation is Operation.READ for change in read)
     found = sorted((change.table == unique, change.new["customer" if change.table == "orders" else "id"])
                    for change in read if change.new)  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 from relay.change import Change, Snapshot
 from relay.config import VitessConfig
 from relay.errors import RelayError, Unavailable
-from relay.mysql_dialect.definitions import TABLES
+from relay.mysql_dialect.catalog import TABLES
 from relay.mysql_dialect.snapshot_times import lowest
 from relay.records import Plan, Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.source import Opening, Page, Segment

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from relay.config import VitessConfig
-from relay.config.fields import iso_time
+from relay.config.value_types import iso_time
 from relay.errors import Unavailable
 from relay.gtid import parse
 from relay.records import Shard
 from relay.services.vitess import Vitess, database
-from relay.vitess.client import Vtgate
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind, Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
 from relay.vitess.source import VitessSource

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay.errors import RelayError
-from relay.mysql_dialect.layouts import SkippedTables
+from relay.mysql_dialect.layout_cache import SkippedTables
 from relay.mysql_dialect.tables import lay_out_keys
 from relay.source import Page
-from relay.vitess.events import EventKind
+from relay.vitess.client import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from tests.reads import read_page

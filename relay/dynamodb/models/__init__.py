@@ -7,9 +7,8 @@ from relay.extras import needs
 
 with needs("dynamodb", "relay.dynamodb.models"):
     from relay.dynamodb.models.attribute import Attribute, column, hash_key, range_key
-    from relay.dynamodb.models.cache_keys import item_key
     from relay.dynamodb.models.conditions import Condition
-    from relay.dynamodb.models.declaration import Model, columns_of
+    from relay.dynamodb.models.declaration import Model, columns_of, item_key
     from relay.dynamodb.models.engine import Engine
     from relay.dynamodb.models.errors import (
         ConstraintViolation,

@@ -1,11 +1,11 @@
-"""Columns: what a class says of an attribute, and the descriptor that reads and writes its values in objects."""
+"""Columns: a class' declarations of attributes, and the descriptor that reads and writes their values in objects."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, overload
 
-from relay.config.columns import canonical_type
+from relay.config.dynamodb_columns import canonical_type
 from relay.dynamodb.models import tracking
 from relay.dynamodb.models.conditions import Comparable
 from relay.dynamodb.models.errors import InvalidModel, InvalidValue
@@ -19,7 +19,7 @@ NO_DEFAULT: Any = object()
 
 
 class Attribute(Comparable[T]):
-    """A column of a table. Conditions are made of it on the class; on an object it is the value::
+    """A column of a table. On the class, it is used to build conditions; on an object, it is the value::
 
         class Order(Model, table="orders"):
             customer: Attribute[str] = hash_key()
@@ -56,13 +56,17 @@ class Attribute(Comparable[T]):
             raise InvalidModel(f"{self.label}: {error}") from error
         if not callable(self.default) and self.default.__hash__ is None:
             raise InvalidModel(
-                f"{self.label}: the default {self.default!r} would be shared by all objects: use a function that makes "
-                "one, such as default=list"
+                f"{self.label}: the default {self.default!r} would be shared by all objects: use a function that "
+                "creates one, such as default=list"
             )
         if not 1 <= len(self.attribute.encode()) <= 255:
-            raise InvalidModel(f"{self.label}: an attribute's name has 1 to 255 bytes, not {self.attribute!r}")
+            raise InvalidModel(
+                f"{self.label}: an attribute name must consist of 1 to 255 bytes; {self.attribute!r} does not"
+            )
         if self.role and (self.optional or self.type.kind not in ("S", "N", "B")):
-            raise InvalidModel(f"{self.label} is a {self.role} key: a key is text, a number or bytes, and never None")
+            raise InvalidModel(
+                f"{self.label} is a {self.role} key: a key must be text, a number or bytes, and never None"
+            )
 
     @overload
     def __get__(self, of: None, owner: type[Any]) -> Attribute[T]: ...
@@ -75,9 +79,9 @@ class Attribute(Comparable[T]):
             return vars(of)[self.name]  # type: ignore[no-any-return]
         except KeyError:
             pass
-        known = tracking.tracked(of)
+        known = tracking.known_of(of)
         if self.name in known.left_out and self.name not in known.marked:
-            raise AttributeError(f"{self.label} was not read: the search that made this object did not project it")
+            raise AttributeError(f"{self.label} was not read: the search that returned this object did not project it")
         if self.optional:
             return None  # type: ignore[return-value]
         raise AttributeError(f"{self.label} has no value: it was not set, and is not in the table's item")
@@ -91,7 +95,7 @@ class Attribute(Comparable[T]):
         tracking.mark(of, self.name)
 
     def wire(self, of: object) -> Wire | None:
-        """Return the value in an object as DynamoDB has it, or None for no attribute. Raises ``InvalidValue`` (I8)."""
+        """Return an object's value in DynamoDB's form, or None for no attribute. Raises ``InvalidValue`` (I8)."""
         values = vars(of)
         if self.name not in values:
             return None
@@ -101,7 +105,7 @@ class Attribute(Comparable[T]):
         return self.dumped(value, self.type)
 
     def loaded(self, wire: Mapping[str, Any]) -> Any:
-        """Return the value of an attribute of an item. Raises ``InvalidValue`` (I8)."""
+        """Return the value of an item's attribute. Raises ``InvalidValue`` (I8)."""
         if self.optional and "NULL" in wire:
             return None
         try:
@@ -112,20 +116,20 @@ class Attribute(Comparable[T]):
 
 
 def hash_key(attribute: str | None = None, *, columns: str | None = None, default: Any = NO_DEFAULT) -> Any:
-    """Declare the hash key. It takes the arguments of ``column``."""
+    """Declare the hash key. Takes the arguments of ``column``."""
     return Attribute(attribute, role="hash", columns=columns, default=default)
 
 
 def range_key(attribute: str | None = None, *, columns: str | None = None, default: Any = NO_DEFAULT) -> Any:
-    """Declare the range key. It takes the arguments of ``column``."""
+    """Declare the range key. Takes the arguments of ``column``."""
     return Attribute(attribute, role="range", columns=columns, default=default)
 
 
 def column(attribute: str | None = None, *, columns: str | None = None, default: Any = NO_DEFAULT) -> Any:
-    """Declare a column, where its annotation does not say it all.
+    """Declare a column for which the annotation is not enough.
 
-    ``attribute``: its name in the table, if that is not its name in Python. ``columns``: its type in ``columns:`` of a
-    relay's source, such as ``decimal(12,2)``, if that is not the one of its annotation. ``default``: the value for
-    objects that are made without one, or a function that makes it.
+    ``attribute``: its name in the table, if that differs from its name in Python. ``columns``: its type in ``columns:``
+    of a relay's source, such as ``decimal(12,2)``, if that differs from its annotation's. ``default``: the value for
+    objects that are created without one, or a function that returns it.
     """
     return Attribute(attribute, columns=columns, default=default)

@@ -1,7 +1,7 @@
-"""Conditions on columns, and the expressions of DynamoDB that they become.
+"""Conditions on columns, and the DynamoDB expressions that they become.
 
-A part of a condition dumps its values before it takes placeholders for them. So what cannot be dumped, or is stored as
-no attribute, leaves no name and no value behind that the expression does not use, which DynamoDB would refuse.
+A part of a condition dumps its values before it takes placeholders for them. So a value that cannot be dumped, or is
+stored as no attribute, leaves no unused name or value behind, which DynamoDB would refuse.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Step = str | int
 
 
 class Placeholders:
-    """The names and values of one request's expressions, each once. Every name is one, so none is a reserved word."""
+    """The names and values of a request's expressions, each once. Every name gets one, so none is a reserved word."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
         self._values: dict[str, tuple[str, Wire]] = {}
 
     def path(self, *steps: Step) -> str:
-        """Return the path as expressions have it, such as ``#n0.#n1[2]``."""
+        """Return the path as it is written in expressions, such as ``#n0.#n1[2]``."""
         text = ""
         for step in steps:
             if isinstance(step, int):
@@ -51,7 +51,7 @@ class Placeholders:
 
 
 class Condition(ABC):
-    """What an item has to be like. Combine conditions with ``&``, ``|`` and ``~``."""
+    """A condition that an item has to meet. Combine conditions with ``&``, ``|`` and ``~``."""
 
     def __and__(self, other: Condition) -> Condition:
         return Junction("AND", self, other)
@@ -71,7 +71,7 @@ class Condition(ABC):
 
     @abstractmethod
     def columns(self) -> Iterator[Comparable[Any]]:
-        """Yield the columns, and the places inside of columns, that it is about."""
+        """Yield the columns, and the places inside columns, that it tests."""
 
 
 class Junction(Condition):
@@ -119,19 +119,19 @@ _FORMS = {
 _ORDERED = ({"S", "N", "B"}, "compares text, numbers and bytes")
 _KINDS = {
     **dict.fromkeys(("<", "<=", ">", ">=", "between"), _ORDERED),
-    "begins_with": ({"S", "B"}, "is of text and bytes"),
-    "contains": ({"S", "B", "SS", "NS", "BS", "L"}, "is of text, bytes, sets and lists"),
+    "begins_with": ({"S", "B"}, "applies to text and bytes"),
+    "contains": ({"S", "B", "SS", "NS", "BS", "L"}, "applies to text, bytes, sets and lists"),
 }
-"""DynamoDB's types that an operator takes, where it does not take all (AWS, "Comparison operator reference")."""
+"""The DynamoDB types that an operator accepts, if not all (AWS, "Comparison operator reference")."""
 
 
 class Test(Condition):
     """One comparison of a column with values, or with other columns. ``operator``: as in an expression.
 
-    Raises ``InvalidCondition`` for a column of a type that DynamoDB does not compare like this.
+    Raises ``InvalidCondition`` for a column whose type DynamoDB does not compare in this way.
     """
 
-    __test__ = False  # not a test of pytest's
+    __test__ = False  # not a pytest test
 
     def __init__(self, operator: str, column: Comparable[Any], *values: Any) -> None:
         kinds, said = _KINDS.get(operator, (None, ""))
@@ -145,7 +145,7 @@ class Test(Condition):
         return f"({self.column!r} {self.operator} {', '.join(map(repr, self.values))})"
 
     def render(self, placeholders: Placeholders) -> str:
-        # All values first: see above.
+        # All values first: see the module's docstring.
         wires = [self._operand(value) for value in self.values]
         if any(wire is None for wire in wires):
             if self.operator in ("=", "<>") and len(wires) == 1:
@@ -179,7 +179,7 @@ class Test(Condition):
 
 
 class Comparable(Generic[T]):
-    """A column, or a place inside of one, that conditions can be about."""
+    """A column, or a place inside one, that conditions can test."""
 
     def __init__(self, path: tuple[Step, ...], kind: AttributeType, label: str) -> None:
         self.path = path
@@ -190,7 +190,7 @@ class Comparable(Generic[T]):
         return self.label
 
     def dumped(self, value: Any, kind: AttributeType) -> Wire | None:
-        """Return a value as DynamoDB has it. Raises ``InvalidValue``, naming the column (I8)."""
+        """Return a value in DynamoDB's form. Raises ``InvalidValue``, naming the column (I8)."""
         try:
             return kind.dump(value)
         except UNFIT as error:
@@ -248,7 +248,7 @@ class Comparable(Generic[T]):
         kind = self.type
         fits = {int: ("L", None), str: ("M", None)}.get(type(step), ())
         if kind.kind not in fits or (isinstance(step, int) and step < 0):
-            raise InvalidCondition(f"{self!r} has no [{step!r}]: a list has numbers from 0, a map has names")
+            raise InvalidCondition(f"{self!r} has no [{step!r}]: a list takes a number from 0, a map a name")
         if kind.fields is not None and step not in kind.fields:
             raise InvalidCondition(f"{self!r} has no [{step!r}]: it has {', '.join(kind.fields)}")
         inner = kind.fields[str(step)] if kind.fields is not None else kind.element

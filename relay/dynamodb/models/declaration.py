@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
@@ -15,6 +16,7 @@ from relay.dynamodb.models.errors import InvalidModel, InvalidValue
 from relay.dynamodb.models.indexes import NAME, NAME_IS, Index
 from relay.dynamodb.models.tables import differences
 from relay.dynamodb.models.types import UNFIT, Wire
+from relay.dynamodb.values import key_attribute
 from relay.types.columns import REST
 
 ViewType = Literal["NEW_AND_OLD_IMAGES", "NEW_IMAGE", "OLD_IMAGE", "KEYS_ONLY"]
@@ -22,7 +24,7 @@ ViewType = Literal["NEW_AND_OLD_IMAGES", "NEW_IMAGE", "OLD_IMAGE", "KEYS_ONLY"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Declaration:
-    """What a class declares. ``columns``, ``indexes``: by Python name. ``names``: all columns."""
+    """The declarations of a class. ``columns``, ``indexes``: by Python name. ``names``: all columns."""
 
     model: type[Model]
     table: str
@@ -49,10 +51,7 @@ class Declaration:
         return key
 
     def fill(self, of: Any, item: Mapping[str, Wire], names: frozenset[str]) -> None:
-        """Give an object what was read of its item: the values of the columns ``names``; all others stay.
-
-        Raises ``InvalidValue``.
-        """
+        """Set the columns ``names`` of an object from its item; all others stay. Raises ``InvalidValue``."""
         values: dict[str, Any] = {}
         seen: dict[str, Wire | None] = {}
         for name, each in self.columns.items():
@@ -62,7 +61,7 @@ class Declaration:
                     try:
                         values[name] = each.type.load(wire)
                     except UNFIT:
-                        values[name] = each.loaded(wire)  # which knows NULL, and says whose value it is
+                        values[name] = each.loaded(wire)  # it knows NULL, and names the column of the value
                 elif each.type.empty is not None and not each.optional:
                     values[name] = each.type.empty()
         given = vars(of)
@@ -74,26 +73,26 @@ class Declaration:
     def made(self, item: Mapping[str, Wire], names: frozenset[str]) -> Any:
         """Return a new object for an item whose columns ``names`` were read."""
         made = object.__new__(self.model)
-        tracking.track(made)
+        tracking.know(made, tracking.NONE)
         self.fill(made, item, names)
         return made
 
 
-class Model:
+class Model(tracking.Tracked):
     """A table. Its annotations are columns; ``relay/dynamodb/models/README.md`` shows how.
 
-    ``table``: the table's name, by default the name of the class. ``stream``: the view type of its stream, if it has to
-    have one. ``ttl``: the column with the time to live. ``cache_keys``: templates over attribute names, as
-    ``cache.keys`` of a relay's config has them. ``abstract``: the class is only a base of others, which inherit its
-    columns and indexes, ``stream``, ``ttl`` and ``cache_keys``.
+    ``table``: the table's name, by default the name of the class. ``stream``: the view type of its stream, if it needs
+    one. ``ttl``: the column with the time to live. ``cache_keys``: templates over attribute names, as ``cache.keys`` of
+    a relay's config has them. ``abstract``: the class is only a base of others, which inherit its columns and indexes,
+    ``stream``, ``ttl`` and ``cache_keys``.
 
-    Raises ``InvalidModel`` where the class is created. An object is made of any of its columns' values by name:
-    for ``load`` its key is enough.
+    Raises ``InvalidModel`` where the class is created. An object is created from any columns' values by name: for
+    ``load``, its key is enough.
     """
 
     __declaration__: ClassVar[Declaration | None] = None
     __given__: ClassVar[Mapping[str, Any]] = {}
-    # The columns and indexes that the class declares itself, as they are written: subclasses make their own of them.
+    # The columns and indexes that the class itself declares, as written: subclasses make their own from them.
     __own__: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(
@@ -130,7 +129,7 @@ class Model:
             if each.default is not NO_DEFAULT and name not in values:
                 values[name] = each.default() if callable(each.default) else each.default
         vars(self).update(values)
-        tracking.track(self).marked = tracking.columns(tracking.NONE, *values)
+        tracking.know(self, tracking.columns(tracking.NONE, *values))
 
     def __repr__(self) -> str:
         values = {name: vars(self)[name] for name in declaration_of(type(self)).columns if name in vars(self)}
@@ -138,12 +137,12 @@ class Model:
 
     @classmethod
     def __columns__(cls) -> dict[str, str]:
-        """Return the types of the columns for ``columns:`` of a relay's source, whose ``model`` this class is."""
+        """Return the column types for ``columns:`` of a relay's source whose ``model`` is this class."""
         return columns_of(cls)
 
     @classmethod
     def __differences__(cls, table: Mapping[str, Any], ttl: str | None) -> list[str]:
-        """Return what ``relay check`` says of a table."""
+        """Return the messages of ``relay check`` about a table."""
         return list(differences(declaration_of(cls), table, ttl))
 
     @classmethod
@@ -155,7 +154,7 @@ class Model:
 
 
 def declaration_of(model: type[Model]) -> Declaration:
-    """Return what a class declares. Raises ``InvalidModel`` for an abstract one."""
+    """Return the declaration of a class. Raises ``InvalidModel`` for an abstract class."""
     found = model.__declaration__ if _is_model(model) else None
     if found is None:
         raise _undeclared(model)
@@ -163,7 +162,7 @@ def declaration_of(model: type[Model]) -> Declaration:
 
 
 def declarations_below(models: Iterable[type[Model]]) -> list[Declaration]:
-    """Return what classes and their subclasses declare, without abstract ones. Raises ``InvalidModel``."""
+    """Return the declarations of classes and their subclasses, except abstract ones. Raises ``InvalidModel``."""
     found: dict[type[Model], Declaration] = {}
     waiting = list(models)
     while waiting:
@@ -186,9 +185,10 @@ def _undeclared(model: Any) -> InvalidModel:
 
 
 def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Index]]:
-    """Return all columns and indexes of a class, first what its bases declare, each as an object of its own.
+    """Return all columns and indexes of a class, those of its bases first, each as a new object.
 
-    Each base gives what it declares itself, in Python's order: what one inherits hides nothing that another declares.
+    Each base contributes its own declarations, in Python's order: an inherited one hides nothing that another base
+    declares.
     """
     owner = cls.__name__
     columns: dict[str, tuple[Attribute[Any], Any]] = {}
@@ -206,7 +206,7 @@ def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Ind
             elif is_column:
                 columns[name] = _column(owner, name, value if name in own else column()), annotations[name]
             elif isinstance(value, Attribute):
-                raise InvalidModel(f"{owner}.{name} has no annotation, which says the type of its values")
+                raise InvalidModel(f"{owner}.{name} needs an annotation with the type of its values")
     cls.__own__ = {name: each for name, each in vars(cls).items() if isinstance(each, (Attribute, Index))}
     for name, (each, annotation) in columns.items():
         each.bind(owner, name, annotation)
@@ -214,11 +214,11 @@ def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Ind
 
 
 def _annotations(owner: str, base: type[Any]) -> dict[str, Any]:
-    """Return the types of the columns that a class declares; for a class that is not a table, only Attributes."""
+    """Return the column types that a class declares; for a class that is not a table, only Attributes."""
     is_table = issubclass(base, Model)
     try:
         if not is_table and "Attribute" not in str(inspect.get_annotations(base)):
-            return {}  # what it has need not be known here
+            return {}  # names used in other annotations need not be known here
         found = inspect.get_annotations(base, eval_str=True)
     except NameError as error:
         raise InvalidModel(f"{owner}: {error} in an annotation: define it in the module, before the class") from error
@@ -233,11 +233,11 @@ def _annotations(owner: str, base: type[Any]) -> dict[str, Any]:
 
 
 def _column(owner: str, name: str, value: Any) -> Attribute[Any]:
-    """Return a column of its own for what is assigned to an annotated name."""
+    """Return a new column for the value assigned to an annotated name."""
     if not isinstance(value, Attribute):
         raise InvalidModel(f"{owner}.{name} has a value: use column(default=...), or annotate it as a ClassVar")
     if hasattr(Model, name):
-        raise InvalidModel(f"{owner}.{name}: a column cannot have this name: use column({name!r}) under another one")
+        raise InvalidModel(f"{owner}.{name}: a column cannot have this name: use column({name!r}) under another name")
     return copy.copy(value)
 
 
@@ -247,7 +247,9 @@ def _key(owner: str, columns: Mapping[str, Attribute[Any]]) -> tuple[Attribute[A
     attributes: dict[str, Attribute[Any]] = {}
     for each in columns.values():
         if each.role and (other := roles.setdefault(each.role, each)) is not each:
-            raise InvalidModel(f"{owner} has two {each.role} keys, {other.name} and {each.name}: a table has one")
+            raise InvalidModel(
+                f"{owner} has two {each.role} keys, {other.name} and {each.name}; a table can have only one"
+            )
         if (other := attributes.setdefault(each.attribute, each)) is not each:
             raise InvalidModel(f"{each.label} and {other.label} are both the attribute {each.attribute!r}")
     return tuple([roles[role] for role in get_args(Role) if role in roles])
@@ -263,9 +265,9 @@ def _declared(
 ) -> Declaration:
     owner = cls.__name__
     if not NAME.fullmatch(table):
-        raise InvalidModel(f"{owner}: a table has {NAME_IS}, not {table!r}")
+        raise InvalidModel(f"{owner}: a table name must consist of {NAME_IS}; {table!r} does not")
     if not key or key[0].role != "hash":
-        raise InvalidModel(f"{owner} has no hash key: declare one with hash_key(), or say abstract=True")
+        raise InvalidModel(f"{owner} has no hash key: declare one with hash_key(), or set abstract=True")
     names: set[str] = set()
     for name, index in indexes.items():
         index.bind(owner, name, columns, [each.name for each in key])
@@ -295,9 +297,9 @@ def _ttl(owner: str, name: str | None, columns: Mapping[str, Attribute[Any]]) ->
     if name is None:
         return None
     if name not in columns:
-        raise InvalidModel(f"{owner}: ttl={name!r} is not a column: there are {', '.join(columns)}")
+        raise InvalidModel(f"{owner}: ttl={name!r} is not a column: its columns are {', '.join(columns)}")
     if columns[name].type.kind != "N":
-        raise InvalidModel(f"{columns[name].label}: a time to live is a number of seconds: annotate it as Seconds")
+        raise InvalidModel(f"{columns[name].label}: a time to live must be a number of seconds: annotate it as Seconds")
     return columns[name]
 
 
@@ -308,11 +310,45 @@ def _check_cache_key(owner: str, text: str, columns: Mapping[str, Attribute[Any]
         raise InvalidModel(f"{owner}: cache key: {error}") from error
     for name in wanted:
         if name not in columns:
-            raise InvalidModel(f"{owner}: the cache key {text!r} names {name!r}, which is the attribute of no column")
+            raise InvalidModel(
+                f"{owner}: the cache key {text!r} names {name!r}, which is not the attribute of any column"
+            )
         if columns[name].type.kind not in ("S", "N", "B", "BOOL"):
-            raise InvalidModel(f"{columns[name].label} cannot be in the cache key {text!r}: it is not one value")
+            raise InvalidModel(f"{columns[name].label} cannot be in the cache key {text!r}: it is not a single value")
 
 
 def columns_of(model: type[Model]) -> dict[str, str]:
-    """Return ``columns:`` of a relay's source as it would be written for this class: types by attribute name."""
+    """Return ``columns:`` for a relay's source as one would write it for this class: types by attribute name."""
     return {each.attribute: each.declared for each in declaration_of(model).columns.values() if each.attribute != REST}
+
+
+def item_key(model: type[Model], template: str) -> Callable[[str], dict[str, Wire]]:
+    """Return a function that turns a cache key into the key of an item, for a ``DynamoDBLoader``::
+
+        loader = DynamoDBLoader(client, engine.table_name(Order), item_key(Order, "order:{customer}:{number}"))
+        cache.get_or_load("order:ada:1", loader.load)
+
+    ``template``: one of the class' ``cache_keys``, over the attributes of its key and nothing else; otherwise
+    ``InvalidModel``. The function raises ValueError for a text that is not the cache key of exactly one item.
+    """
+    declared = declaration_of(model)
+    owner = model.__name__
+    parsed = Template.parse(template)
+    columns = {each.attribute: each for each in declared.key}
+    if template not in declared.cache_keys or set(parsed.columns) != columns.keys():
+        raise InvalidModel(
+            f"{owner}: {template!r} must be one of its cache_keys, and use exactly the attributes of its key: "
+            f"{', '.join(columns)}"
+        )
+
+    def read(text: str) -> dict[str, Wire]:
+        found: list[dict[str, Wire]] = []
+        for texts in parsed.matches(text):
+            with suppress(ValueError):
+                found.append({name: key_attribute(str(each.type.kind), texts[name]) for name, each in columns.items()})
+        if len(found) != 1:
+            items = f"more than one {owner}" if found else f"any {owner}"
+            raise ValueError(f"{text!r} is {'' if found else 'not '}the cache key {template} of {items}")
+        return found[0]
+
+    return read

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from botocore.exceptions import ClientError
 
 from relay.dynamodb.batch import Keys, Place, load_each
 from relay.dynamodb.models.conditions import Condition, Placeholders
@@ -22,10 +23,10 @@ from relay.dynamodb.models.errors import (
 from relay.dynamodb.models.indexes import Index
 from relay.dynamodb.models.search import Columns, Reading, Search, searched
 from relay.dynamodb.models.tables import bound
-from relay.dynamodb.models.tracking import Tracked, tracked
+from relay.dynamodb.models.tracking import Known, known_of
 from relay.dynamodb.models.types import Wire, in_use
-from relay.dynamodb.session import code_of
 from relay.dynamodb.stream import Stream
+from relay.dynamodb.stream_calls import code_of
 from relay.dynamodb.stream_record import Record
 from relay.dynamodb.stream_shard import OnGap
 from relay.stream_token import InvalidStream
@@ -55,8 +56,8 @@ class Engine:
         engine.save(Order(customer="ada", number=1, total=Decimal("9.50")))
 
     ``streams``: a client of ``dynamodbstreams``, for ``stream``. ``table_name``: returns the name of the table for the
-    name that a class declares. ``consistent``: how items are read where a call does not say; a global index is never
-    read so. ``strict``: search a local index only for what it projects.
+    name that a class declares. ``consistent``: whether items are read consistently by default; a global index never is.
+    ``strict``: search a local index only for columns that it projects.
 
     All methods raise botocore's errors, ``InvalidModel`` for a class without a table, and ``InvalidValue`` for a value
     that is not of its column's type, in an object before anything is written, or in the table.
@@ -83,10 +84,10 @@ class Engine:
     def bind(self, *models: type[Model], patience: float = 300.0, sleep: Callable[[float], None] = time.sleep) -> None:
         """Make sure that the tables of these classes and their subclasses are as declared.
 
-        Tables that do not exist are created, all of them before the first is waited for, up to ``patience`` seconds.
-        A time to live is enabled where there is none; nothing else of an existing table is changed. What was found
-        right is remembered, by class. Raises ``TableMismatch`` with every difference, and ``Unavailable`` for a table
-        that does not become active.
+        Missing tables are all created before the first is awaited, up to ``patience`` seconds. A time to live is
+        enabled where there is none; nothing else of an existing table is changed. Correct tables are remembered by
+        class. Raises ``TableMismatch`` with every difference, and ``Unavailable`` for a table that does not become
+        active.
         """
         wanted = [each for each in declarations_below(models) if each not in self._verified]
         bound(self.client, [(each, self._table_name(each.table)) for each in wanted], patience, sleep)
@@ -96,9 +97,9 @@ class Engine:
 
     @in_use
     def load(self, *objects: Model, consistent: bool | None = None) -> None:
-        """Read the items of objects, which have to have their keys, into them: 100 keys a request, each key once.
+        """Read the items of objects, which need their keys, into the objects: 100 keys per request, each key once.
 
-        Raises ``MissingObjects`` with the objects that the tables do not have; all others are loaded.
+        Raises ``MissingObjects`` with the objects that have no item; all others are loaded.
         """
         declared = {model: declaration_of(model) for model in map(type, objects)}
         keys = {
@@ -108,10 +109,10 @@ class Engine:
         tables = {each.name: each for each in keys.values()}
         for name, table in tables.items():
             models = [model for model, each in keys.items() if each.name == name]
-            if any(keys[model].shape != table.shape for model in models):  # I8: N "1" would be taken for S "1"
+            if any(keys[model].shape != table.shape for model in models):  # I8: N "1" would be mistaken for S "1"
                 names = " and ".join(model.__name__ for model in models)
-                raise InvalidModel(f"{names} declare different keys of the table {name}")
-        # Keys are typed and in order, so (a, b) is not (b, a).
+                raise InvalidModel(f"{names} declare different keys for the table {name}")
+        # Keys are typed and ordered, so (a, b) is not (b, a).
         wanted: dict[Place, list[Model]] = {}
         for each in {id(each): each for each in objects}.values():
             table, key = keys[type(each)], declared[type(each)].key_of(each)
@@ -135,30 +136,20 @@ class Engine:
     ) -> None:
         """Write the columns that were set, deleted or loaded; all other attributes of the items stay as they are.
 
-        ``condition``: what the item has to be like. ``atomic``: it has to be as the object last saw it; absent if it
-        was neither loaded nor saved. Each object is a request of its own, in order; the first failure ends the call.
-        Raises ``ConstraintViolation``.
+        ``condition``: the item must meet it. ``atomic``: the item must be as the object last saw it; absent if it was
+        neither loaded nor saved. Each object is a separate request, in order; the first failure ends the call. Raises
+        ``ConstraintViolation``.
 
         ``cache``: drops the item's entries, under the class' ``cache_keys``, before this returns or raises.
         """
         for each in objects:
-            known, declared, key = self._of(each)
+            known, declared = known_of(each), declaration_of(type(each))
             wires = {
                 declared.columns[name].attribute: declared.columns[name].wire(each)
                 for name in (known.marked & declared.names) - declared.key_names()
             }
-            placeholders = Placeholders()
-            request: dict[str, Any] = _condition(declared, known, condition, atomic, placeholders)
-            if wires:
-                request["UpdateExpression"] = _update(wires, placeholders)
-            seen = {**wires, **key}
-            present = {name: wire for name, wire in wires.items() if wire is not None}
-            with self._writing(declared, key, request, placeholders, cache, known, seen) as arguments:
-                old = self.client.update_item(**arguments).get("Attributes", {})
-                if cache is not None:
-                    left = {name: wire for name, wire in old.items() if name not in wires}
-                    cache.invalidate_rows(declared.cache_keys, old, {**left, **present, **key})  # I6: before it returns
-            known.seen = seen
+            key = self._write(self.client.update_item, each, wires, condition, atomic, cache)
+            known.seen = {**wires, **key}
 
     @in_use
     def delete(
@@ -168,49 +159,48 @@ class Engine:
         atomic: bool = False,
         cache: InvalidatesRows | None = None,
     ) -> None:
-        """Delete the items of objects. It has the arguments and errors of ``save``."""
+        """Delete the items of objects. Takes the arguments, and raises the errors, of ``save``."""
         for each in objects:
-            known, declared, key = self._of(each)
-            placeholders = Placeholders()
-            request = _condition(declared, known, condition, atomic, placeholders)
-            with self._writing(declared, key, request, placeholders, cache, known, key) as arguments:
-                old = self.client.delete_item(**arguments).get("Attributes", {})
-                if cache is not None:
-                    cache.invalidate_rows(declared.cache_keys, {**old, **key})  # I6: before it returns
-            known.seen = None
+            self._write(self.client.delete_item, each, {}, condition, atomic, cache)
+            known_of(each).seen = None
 
-    def _of(self, of: Model) -> tuple[Tracked, Declaration, dict[str, Wire]]:
-        declared = declaration_of(type(of))
-        return tracked(of), declared, declared.key_of(of)
-
-    @contextmanager
-    def _writing(
+    def _write(
         self,
-        declared: Declaration,
-        key: dict[str, Wire],
-        request: dict[str, Any],
-        placeholders: Placeholders,
+        call: Callable[..., Any],
+        of: Model,
+        wires: Mapping[str, Wire | None],
+        condition: Condition | None,
+        atomic: bool,
         cache: InvalidatesRows | None,
-        known: Tracked,
-        written: Mapping[str, Wire | None],
-    ) -> Iterator[Any]:
-        """Complete the arguments of a write. If it fails, it may be in the table: drop what the cache has."""
-        owner = declared.model.__name__
+    ) -> dict[str, Wire]:
+        """Write an item, and return its key. ``wires``: the attributes to set, or to remove for None."""
+        declared, known, placeholders = declaration_of(type(of)), known_of(of), Placeholders()
+        owner, key = declared.model.__name__, declared.key_of(of)
         if cache is not None and not declared.cache_keys:
-            raise InvalidModel(f"{owner} declares no cache_keys, so nothing is known to drop from a cache")
-        request |= {"TableName": self._table_name(declared.table), "Key": key, **placeholders.arguments}
+            raise InvalidModel(
+                f"{owner} declares no cache_keys, so the entries to drop from the cache are not known: declare them"
+            )
+        request = _condition(declared, known, condition, atomic, placeholders)
+        if wires:
+            request["UpdateExpression"] = _update(wires, placeholders)
         if cache is not None:
             request["ReturnValues"] = "ALL_OLD"  # I6: the old item may be in the cache under another key
+        request |= {"TableName": self._table_name(declared.table), "Key": key, **placeholders.arguments}
+        # Until an answer says otherwise: after a refusal, too, which may be of the second try of a write that was done.
+        old: Mapping[str, Wire | None] = known.seen or {}
+        left: Mapping[str, Wire] = {}
         try:
-            yield request
-        except BaseException as error:
-            # Also after a refusal: it may be of the second try of a write whose first was not answered.
-            if cache is not None:  # I6: drop the item as it was seen, and as it was to be
-                rows = [{n: wire for n, wire in row.items() if wire is not None} for row in (known.seen or {}, written)]
-                cache.invalidate_rows(declared.cache_keys, *rows)
+            old = left = call(**request).get("Attributes", {})
+        except ClientError as error:
             if code_of(error) == "ConditionalCheckFailedException":
-                raise ConstraintViolation(f"{owner} {key}: the item is not as the condition wants it") from error
+                raise ConstraintViolation(f"{owner} {key}: the item does not meet the condition") from error
             raise
+        finally:
+            if cache is not None:  # I6: before returning, drop the item both as it was and as it will be
+                rows = old, {**left, **wires, **key}
+                present = [{name: wire for name, wire in row.items() if wire is not None} for row in rows]
+                cache.invalidate_rows(declared.cache_keys, *present)
+        return key
 
     # ------------------------------------------------------------------ searches
 
@@ -226,11 +216,11 @@ class Engine:
         consistent: bool | None = None,
         forward: bool = True,
     ) -> Search[M]:
-        """Return the items with a hash key, of the table or an index, in the order of the range key.
+        """Return the items with a hash key, from the table or an index, in the order of the range key.
 
-        ``key``: the hash key ``==`` a value, and at most one condition of the range key. ``filter``: any other
-        condition, which DynamoDB applies after it has read. ``projection``: ``all`` that the index has, ``count``, or
-        the columns to read. ``forward``: ascending. Raises ``InvalidSearch``, ``InvalidCondition``.
+        ``key``: the hash key ``==`` a value, and at most one condition on the range key. ``filter``: any other
+        condition, which DynamoDB applies after reading. ``projection``: ``all`` columns of the index, ``count``, or the
+        columns to read. ``forward``: ascending. Raises ``InvalidSearch``, ``InvalidCondition``.
         """
         declared, table = declaration_of(model), self.table_name(model)
         request, names = searched(declared, table, index, key, filter, projection, consistent, self._reading)
@@ -248,17 +238,17 @@ class Engine:
         consistent: bool | None = None,
         parallel: tuple[int, int] | None = None,
     ) -> Search[M]:
-        """Return all items, of the table or an index.
+        """Return all items from the table or an index.
 
-        ``parallel``: the number of this part, from 0, and of all parts that are scanned beside each other. The other
-        arguments are as for ``query``.
+        ``parallel``: the number of this part, from 0, and the number of all parts that are scanned in parallel. The
+        other arguments are those of ``query``.
         """
         declared, table = declaration_of(model), self.table_name(model)
         request, names = searched(declared, table, index, None, filter, projection, consistent, self._reading)
         if parallel is not None:
             segment, total = parallel
             if not 0 <= segment < total:
-                raise InvalidSearch(f"parallel={parallel}: the number of the part is from 0 to {total - 1}")
+                raise InvalidSearch(f"parallel={parallel}: the number of the part must be from 0 to {total - 1}")
             request |= {"Segment": segment, "TotalSegments": total}
         return Search(self.client.scan, request, declared, index, partial(self._call, declared.made, names=names))
 
@@ -271,11 +261,12 @@ class Engine:
         *,
         on_gap: OnGap | None = None,
     ) -> Stream:
-        """Read the newest stream of a class' table, with objects as images. The arguments are those of a ``Stream``."""
+        """Read the newest stream of a class' table, with objects as images. Takes the arguments of a ``Stream``."""
         table, owner = self.table_name(model), model.__name__
         if self.streams is None:
             raise InvalidStream(
-                f'no client reads the stream of {owner}: use Engine(client, boto3.client("dynamodbstreams"))'
+                f"the engine has no client to read the stream of {owner}: use "
+                'Engine(client, boto3.client("dynamodbstreams"))'
             )
         arn = self.client.describe_table(TableName=table)["Table"].get("LatestStreamArn")
         if arn is None:
@@ -297,7 +288,7 @@ class _ModelStream(Stream):
 
 
 def _condition(
-    declared: Declaration, known: Tracked, condition: Condition | None, atomic: bool, placeholders: Placeholders
+    declared: Declaration, known: Known, condition: Condition | None, atomic: bool, placeholders: Placeholders
 ) -> dict[str, Any]:
     parts = []
     if condition is not None:
@@ -313,7 +304,7 @@ def _condition(
     return {"ConditionExpression": " AND ".join(parts)} if parts else {}
 
 
-def _as_seen(declared: Declaration, known: Tracked, placeholders: Placeholders) -> Iterator[str]:
+def _as_seen(declared: Declaration, known: Known, placeholders: Placeholders) -> Iterator[str]:
     if known.seen is None:
         # An item always has its key.
         yield f"(attribute_not_exists({placeholders.path(declared.key[0].attribute)}))"

@@ -1,4 +1,4 @@
-"""What goes wrong with declared tables: each message names the class, and the column where there is one."""
+"""Errors of declared tables. Each message names the class, and the column if there is one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from relay.errors import RelayError, Unavailable
 
 
 class InvalidModel(RelayError, TypeError):
-    """A class declares a table that cannot be."""
+    """A class declares a table that cannot exist."""
 
     exit_code = 2
 
@@ -17,15 +17,15 @@ class InvalidValue(RelayError, ValueError):
 
 
 class InvalidCondition(RelayError, ValueError):
-    """A condition compares with what cannot be compared."""
+    """A condition compares values that cannot be compared."""
 
 
 class InvalidSearch(RelayError, ValueError):
-    """A query or scan asks for what its table or index cannot answer."""
+    """A query or scan needs columns or keys that its table or index does not have."""
 
 
 class ConstraintViolation(RelayError):
-    """The item was not as a condition wanted it, so nothing was written; or a search has another number of results."""
+    """The item did not meet a condition, so nothing was written; or a search found another number of items."""
 
 
 class MissingObjects(RelayError):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 NAME_IS = "3 to 255 letters, digits, dots, dashes and underscores"
-"""What the name of a table or of an index is made of."""
+"""The characters in the name of a table or an index."""
 
 Projection = Literal["all", "keys"] | Iterable[str]
 
@@ -60,14 +60,14 @@ class Index:
         self.key = tuple([self._column(each, columns) for each in wanted])
         if len({*wanted}) < len(wanted):
             label = self.key[0].label
-            raise InvalidModel(f"{self.label} has the key {label} twice: it needs another range key, or none")
+            raise InvalidModel(f"{self.label} has the key {label} twice: choose another range key, or none")
         if isinstance(self._projection, str) and self._projection not in ("all", "keys"):
-            raise InvalidModel(f'{self.label}: the projection is "all", "keys" or a list of columns')
+            raise InvalidModel(f'{self.label}: the projection must be "all", "keys" or a list of columns')
         listed = [] if isinstance(self._projection, str) else self._projection
         if unknown := [each for each in listed if each not in columns]:
             raise InvalidModel(f"{self.label} projects {unknown[0]!r}, which is not a column of {owner}")
         if not NAME.fullmatch(self.name):
-            raise InvalidModel(f"{self.label}: an index has {NAME_IS}, not {self.name!r}")
+            raise InvalidModel(f"{self.label}: an index name must consist of {NAME_IS}; {self.name!r} does not")
         keys = {*table_key, *wanted}
         self.columns = frozenset(columns if self._projection == "all" else keys | set(listed))
         self.included = self.columns - keys
@@ -76,9 +76,9 @@ class Index:
         found = columns.get(name)
         if found is None:
             there = ", ".join(columns)
-            raise InvalidModel(f"{self.label} has the key {name!r}, which is not a column: there are {there}")
+            raise InvalidModel(f"{self.label} has the key {name!r}, which is not a column: its columns are {there}")
         if found.type.kind not in ("S", "N", "B"):
-            raise InvalidModel(f"{self.label} has the key {found.label}: a key is text, a number or bytes")
+            raise InvalidModel(f"{self.label} has the key {found.label}: a key must be text, a number or bytes")
         return found
 
 

@@ -17,16 +17,16 @@ from relay.dynamodb.models.types import Wire
 M = TypeVar("M")
 
 Columns = Literal["all", "count"] | Iterable[Attribute[Any] | str]
-"""What a search returns: every column, only the number of items, or objects with these columns, and the key."""
+"""The result of a search: all columns, only the number of items, or objects with these columns and the key."""
 
 Token = Mapping[str, Wire]
-"""A place in the results of a search: the key of an item, JSON if it has no bytes."""
+"""A place in the results of a search: the key of an item, as JSON if it has no bytes."""
 
 _RANGE_TESTS = {"=", "<", "<=", ">", ">=", "between", "begins_with"}
 
 
 class Reading(NamedTuple):
-    """How an engine reads. ``consistent``: where a call does not say. ``strict``: of a local index what it projects."""
+    """The defaults of an engine's reads. ``consistent``: unless a call says otherwise. ``strict``: see ``Engine``."""
 
     consistent: bool
     strict: bool
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
 class Search(Generic[M]):
     """The results of a query or scan, which are requested page by page as they are needed. Use it in one thread.
 
-    ``count``: results received so far, those not yet returned included. ``scanned``: items that DynamoDB looked at.
+    ``count``: results received so far, including those not returned yet. ``scanned``: items that DynamoDB read.
     """
 
     def __init__(
@@ -61,15 +61,15 @@ class Search(Generic[M]):
         self.move_to(None)
 
     def again(self) -> Search[M]:
-        """Return another iterator over the same results, at the first one. Each of them has a place of its own."""
+        """Return another iterator over the same results, from the first one. Each iterator has its own place."""
         other = copy.copy(self)
         other.reset()
         return other
 
     def move_to(self, token: Token | None) -> None:
-        """Go on after the result with this ``token``, and count from there; at the first result for None.
+        """Continue after the result with this ``token``, and count from there; from the first result for None.
 
-        The token may be of another process, which made the same search.
+        The token may come from another process that made the same search.
         """
         self._items: deque[Any] = deque()
         self._next: Mapping[str, Any] | None = {"ExclusiveStartKey": token} if token else {}
@@ -90,7 +90,7 @@ class Search(Generic[M]):
         return self
 
     def __next__(self) -> M:
-        # A page may be empty because a filter has left nothing of it.
+        # A page may be empty because a filter has removed everything.
         while not self._items and self._next is not None:
             answer = self._call(**self._request, **self._next)
             self.count += answer["Count"]
@@ -101,7 +101,7 @@ class Search(Generic[M]):
         if not self._items:
             raise StopIteration
         made = self._made(self._items[0])
-        self._last = self._items.popleft()  # only now: an item that cannot be loaded is not skipped
+        self._last = self._items.popleft()  # only now, so that an item that cannot be loaded is not skipped
         return made
 
     def first(self) -> M:
@@ -112,7 +112,7 @@ class Search(Generic[M]):
         raise ConstraintViolation(f"{self._declared.model.__name__}: the search has no result")
 
     def one(self) -> M:
-        """Begin again, and return the only result. Raises ``ConstraintViolation`` if there is none, or another."""
+        """Begin again, and return the only result. Raises ``ConstraintViolation`` unless there is exactly one."""
         found = self.first()
         if next(self, None) is not None:
             raise ConstraintViolation(f"{self._declared.model.__name__}: the search has more than one result")
@@ -145,7 +145,7 @@ def searched(
     if key is not None:
         _check_key(declared, index, key)
         request["KeyConditionExpression"] = key.render(placeholders)
-    # What the table has of an item, and what comes without being asked for.
+    # The columns that the table has of an item, and those returned without being requested.
     available = declared.names if index is None or (is_local and not reading.strict) else index.columns
     unasked = declared.names if index is None else index.columns
     if filter is not None:
@@ -195,12 +195,12 @@ def _check_filter(
             raise InvalidSearch(f"{column!r} cannot be tested: {place} does not have it")
         if is_query and column.path in keys:
             raise InvalidSearch(
-                f"{column!r} is of the key of {place}, which a filter of a query cannot test: test it in the key"
+                f"{column!r} belongs to the key of {place}, which the filter of a query cannot test: test it in the key"
             )
 
 
 def _place_and_key(declared: Declaration, index: Index | None) -> tuple[str, tuple[Attribute[Any], ...]]:
-    """Return what is searched, as messages call it, and its key."""
+    """Return the name of the searched table or index for messages, and its key."""
     return (declared.model.__name__, declared.key) if index is None else (repr(index), index.key)
 
 

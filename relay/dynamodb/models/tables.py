@@ -1,15 +1,16 @@
-"""Tables as DynamoDB describes them: creates them, and says what differs from a declaration."""
+"""Tables as DynamoDB describes them: creates them, and reports differences from a declaration."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
 from relay.dynamodb.models.errors import TableMismatch
-from relay.dynamodb.session import code_of, time_to_live
+from relay.dynamodb.stream_calls import time_to_live
 from relay.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from relay.dynamodb.models.attribute import Attribute
     from relay.dynamodb.models.declaration import Declaration
-    from relay.dynamodb.models.indexes import Index
 
 _IMAGES = {"NEW_AND_OLD_IMAGES": {"new", "old"}, "NEW_IMAGE": {"new"}, "OLD_IMAGE": {"old"}, "KEYS_ONLY": set()}
 _PAUSE = 0.5  # seconds
@@ -26,9 +26,12 @@ _PAUSE = 0.5  # seconds
 def bound(
     client: DynamoDBClient, wanted: Sequence[tuple[Declaration, str]], patience: float, sleep: Callable[[float], None]
 ) -> None:
-    """Create what is missing, wait, and verify. ``wanted``: declarations with their tables' names."""
+    """Create missing tables, wait, and verify. ``wanted``: declarations with the names of their tables."""
     for declared, table in wanted:
-        _create(client, declared, table)
+        # Looked up first: an application may be allowed to describe its tables, but not to create any.
+        if _described(client, table) is None:
+            with suppress(client.exceptions.ResourceInUseException):  # another process was faster
+                client.create_table(**creation(declared, table))
     deadline = time.monotonic() + patience
     problems: list[str] = []
     for declared, table in wanted:
@@ -43,23 +46,10 @@ def bound(
         raise TableMismatch("\n".join(problems))
 
 
-def _create(client: DynamoDBClient, declared: Declaration, table: str) -> None:
-    # Looked for first: an application may be allowed to describe its tables, and not to create any.
-    if _described(client, table) is None:
-        try:
-            client.create_table(**creation(declared, table))
-        except ClientError as taken:
-            if code_of(taken) != "ResourceInUseException":  # another process was faster
-                raise
-
-
 def _described(client: DynamoDBClient, table: str) -> Any:
-    try:
+    with suppress(client.exceptions.ResourceNotFoundException):
         return client.describe_table(TableName=table)["Table"]
-    except ClientError as missing:
-        if code_of(missing) != "ResourceNotFoundException":
-            raise
-        return None
+    return None
 
 
 def _active(client: DynamoDBClient, table: str, deadline: float, sleep: Callable[[float], None]) -> Any:
@@ -72,12 +62,12 @@ def _active(client: DynamoDBClient, table: str, deadline: float, sleep: Callable
             return found
         if time.monotonic() > deadline:
             state = " and ".join(sorted({*states}))
-            raise Unavailable(f"table {table}, or an index of it, is {state}: bind again when they are ACTIVE")
+            raise Unavailable(f"table {table} or one of its indexes is {state}: bind again when all are ACTIVE")
         sleep(_PAUSE)
 
 
 def _enabled(client: DynamoDBClient, table: str, attribute: str) -> str:
-    """Enable a time to live, and return its attribute, which is another process's if that was faster."""
+    """Enable a time to live, and return its attribute; if another process was faster, return that one's."""
     try:
         client.update_time_to_live(
             TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute}
@@ -108,7 +98,7 @@ def creation(declared: Declaration, table: str) -> dict[str, Any]:
 
 
 def differences(declared: Declaration, found: Mapping[str, Any], ttl: str | None) -> Iterator[str]:
-    """Yield a message for each way in which a table is less than its declaration. ``ttl``: its attribute, if enabled.
+    """Yield a message for each way in which a table does less than its declaration. ``ttl``: its attribute, if enabled.
 
     The key has to be the same. The table may have more indexes, indexes with more columns, and a stream with more
     images than declared.
@@ -130,7 +120,11 @@ def differences(declared: Declaration, found: Mapping[str, Any], ttl: str | None
         if is_local != index.is_local:
             yield f"{where}: index {index.name} is {'local' if is_local else 'global'}, unlike {index.label}"
         yield from _key_differences(f"{where}, index {index.name}", index.key, actual["KeySchema"], types)
-        yield from _projection_differences(where, declared, index, actual)
+        projection = actual["Projection"]
+        wanted = {declared.columns[name].attribute for name in index.included}
+        lacking = wanted - set(projection.get("NonKeyAttributes", ()))
+        if lacking and projection["ProjectionType"] != "ALL":
+            yield f"{where}: index {index.name} lacks {', '.join(sorted(lacking))}, which {index.label} projects"
     specification = found.get("StreamSpecification") or {}
     view = specification.get("StreamViewType") if specification.get("StreamEnabled") else None
     if declared.stream and (view is None or not _IMAGES[declared.stream] <= _IMAGES[view]):
@@ -163,14 +157,3 @@ def _key_differences(
             yield f"{where} has {f'the {kind.lower()} key {name}' if name else 'no range key'}, not {each.label}"
         elif types[name] != each.type.kind:
             yield f"{where}: {each.label} is of type {each.type.kind}, but {name} is of type {types[name]}"
-
-
-def _projection_differences(
-    where: str, declared: Declaration, index: Index, actual: Mapping[str, Any]
-) -> Iterator[str]:
-    projection = actual["Projection"]
-    if projection["ProjectionType"] != "ALL":
-        wanted = {declared.columns[name].attribute for name in index.included}
-        lacking = wanted - set(projection.get("NonKeyAttributes", ()))
-        if lacking:
-            yield f"{where}: index {index.name} lacks {', '.join(sorted(lacking))}, which {index.label} projects"

@@ -1,4 +1,4 @@
-"""The types of columns: from an annotation to the functions that dump values to DynamoDB's typed form, and load them.
+"""The types of columns, with the functions that dump their values to DynamoDB's typed form and load them.
 
 A value is carried exactly or refused (I8). ``dump`` returns None for a value that DynamoDB cannot hold and that is
 stored as an absent attribute: an empty set.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args
 from uuid import UUID
 
 from relay.dynamodb.values import canonical_number
+from relay.types.columns import EPOCH
 from relay.types.items import binary, one_value
 
 if TYPE_CHECKING:
@@ -28,23 +29,22 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 Wire = dict[str, Any]
-"""A DynamoDB-typed value, as boto3's client has it: ``{"N": "1.5"}``, ``{"B": b"..."}``."""
+"""A DynamoDB-typed value, as in boto3's client: ``{"N": "1.5"}``, ``{"B": b"..."}``."""
 
 UNFIT = (ArithmeticError, LookupError, TypeError, ValueError)
-"""What types raise for a value that they cannot dump, or load: also times and numbers that are out of range."""
+"""The errors that types raise for a value that they cannot dump or load, including times and numbers out of range."""
 
 MAX_DIGITS = 38
 _LEAST, _MOST = Decimal("1E-130"), Decimal("1E+126")  # AWS, "Number": magnitudes from 1E-130 to below 1E+126
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeType:
     """How the values of a column are stored.
 
-    ``kind``: DynamoDB's type; None means any. ``declared``: the type in ``columns:`` of a relay's source.
-    ``element``: the type of the elements of a set, list or map. ``fields``: a map's declared entries. ``empty``: makes
-    the value that is stored as no attribute.
+    ``kind``: DynamoDB's type; None means any. ``declared``: the type in ``columns:`` of a relay's source. ``element``:
+    the type of the elements of a set, list or map. ``fields``: a map's declared entries. ``empty``: makes the value
+    that is stored by omitting the attribute.
     """
 
     kind: str | None
@@ -62,7 +62,7 @@ def stored_as(backing: Any, *, dump: Callable[[Any], Any], load: Callable[[Any],
         Money = Annotated[Euro, stored_as(Decimal, dump=lambda euro: euro.amount, load=Euro)]
 
     ``dump`` returns a value of ``backing``, or None for no attribute. ``load`` is its inverse. What they raise refuses
-    the value. ``current_engine()`` tells them whose call it is.
+    the value. ``current_engine()`` returns the engine that calls them.
     """
     inner, _ = resolve(backing)
 
@@ -77,13 +77,13 @@ _in_use: ContextVar[Any] = ContextVar("engine", default=None)
 
 
 def current_engine() -> Engine | None:
-    """Return the engine whose call dumps or loads a value now, for the functions of ``stored_as``."""
+    """Return the engine whose call is now dumping or loading a value, for the functions of ``stored_as``."""
     engine: Engine | None = _in_use.get()
     return engine
 
 
 def in_use(method: F) -> F:
-    """Let a method of an engine make it the `current_engine`, until it returns."""
+    """Make an engine the `current_engine` while its method runs."""
 
     @wraps(method)
     def call(engine: Engine, *arguments: Any, **options: Any) -> Any:
@@ -114,7 +114,7 @@ def resolve(annotation: Any, within: tuple[type, ...] = ()) -> tuple[AttributeTy
     if origin is Union or origin is types.UnionType:
         inner = [each for each in arguments if each is not types.NoneType]
         if len(inner) != 1 or len(inner) == len(arguments):
-            raise TypeError(f"{annotation} is a choice of types: a column has one type, or one and None")
+            raise TypeError(f"{annotation} is a choice of types: a column must have one type, or one type and None")
         return resolve(inner[0], within)[0], True
     if annotation is Any:
         return ANY, True
@@ -155,13 +155,13 @@ def number(text: str) -> str:
         value = Decimal(canonical)
         digits = len(canonical.replace(".", "").strip("-0"))
         if digits > MAX_DIGITS or (value and not _LEAST <= value.copy_abs() < _MOST):  # I8
-            raise ValueError(f"{text[:100]} has more than the {MAX_DIGITS} digits, or the range, of DynamoDB's numbers")
+            raise ValueError(f"{text[:100]} exceeds the {MAX_DIGITS} digits, or the range, of DynamoDB's numbers")
     return canonical
 
 
 def _dump_str(value: Any) -> Wire:
     if not _of(str, "a str", value).isascii():
-        value.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+        value.encode()  # a lone surrogate raises UnicodeEncodeError, which is a ValueError
     return {"S": value}
 
 
@@ -177,7 +177,7 @@ def _load_int(wire: Mapping[str, Any]) -> int:
 
 def _dump_decimal(value: Any) -> Wire:
     if not _of(Decimal, "a Decimal", value).is_finite():
-        raise ValueError(f"{value} is not a number that DynamoDB has")
+        raise ValueError(f"{value} is not a number that DynamoDB can store")
     if abs(value.adjusted()) > 200:  # before it is written out
         if value:
             raise ValueError(f"{value} is outside the range of DynamoDB's numbers")
@@ -187,7 +187,7 @@ def _dump_decimal(value: Any) -> Wire:
 
 def _dump_float(value: Any) -> Wire:
     if not math.isfinite(_of(float, "a float", value)):
-        raise ValueError(f"{value} is not a number that DynamoDB has")
+        raise ValueError(f"{value} is not a number that DynamoDB can store")
     return {"N": number(repr(value))}
 
 
@@ -207,12 +207,12 @@ def _aware(value: Any) -> datetime:
 
 
 def _dump_datetime(value: Any) -> Wire:
-    # Always in UTC and with six decimals, so that the texts sort as the times do.
+    # Always in UTC and with six decimals, so that texts sort as times do.
     return {"S": _aware(value).astimezone(UTC).isoformat(timespec="microseconds")}
 
 
 def _dump_seconds(value: Any) -> Wire:
-    seconds, rest = divmod(_aware(value) - _EPOCH, timedelta(seconds=1))
+    seconds, rest = divmod(_aware(value) - EPOCH, timedelta(seconds=1))
     if rest:
         raise ValueError(f"{value} is not a whole second: use .replace(microsecond=0)")
     return {"N": str(seconds)}
@@ -239,7 +239,7 @@ _SCALARS: dict[Any, AttributeType] = {
 }
 
 Seconds = Annotated[
-    datetime, AttributeType("N", _dump_seconds, lambda wire: _EPOCH + timedelta(seconds=_load_int(wire)), "timestamp")
+    datetime, AttributeType("N", _dump_seconds, lambda wire: EPOCH + timedelta(seconds=_load_int(wire)), "timestamp")
 ]
 """A time that is stored as whole seconds since the epoch, as DynamoDB's time to live wants it."""
 
@@ -250,11 +250,11 @@ Seconds = Annotated[
 def _set(annotation: Any, within: tuple[type, ...], make: type[set[Any]] | type[frozenset[Any]]) -> AttributeType:
     element, optional = resolve(annotation, within)
     if optional or element.kind not in ("S", "N", "B"):
-        raise TypeError(f"{annotation!r} cannot be in a set: a set is of text, of numbers or of bytes")
+        raise TypeError(f"{annotation!r} cannot be in a set: a set holds only text, numbers or bytes")
     kind = f"{element.kind}S"
 
     def dump(value: Any) -> Wire | None:
-        # Different values may be stored as the same one, or as none.
+        # Different values may be stored as the same one, or be omitted.
         elements = _of((set, frozenset), "a set", value)
         wires = {wire[str(element.kind)] for each in elements if (wire := element.dump(each)) is not None}
         return {kind: sorted(wires)} if wires else None
@@ -268,7 +268,7 @@ def _set(annotation: Any, within: tuple[type, ...], make: type[set[Any]] | type[
 
 
 def _nullable(annotation: Any, within: tuple[type, ...]) -> AttributeType:
-    """Return the type of an element, which is DynamoDB's null where it is None."""
+    """Return the type of an element; None becomes DynamoDB's null."""
     inner, optional = resolve(annotation, within)
     if not optional or inner is ANY:
         return inner
@@ -284,7 +284,9 @@ def _nullable(annotation: Any, within: tuple[type, ...]) -> AttributeType:
 
 def _present(wire: Wire | None, place: object) -> Wire:
     if wire is None:
-        raise ValueError(f"the value at {place!r} is stored as no attribute, such as an empty set: it cannot be inside")
+        raise ValueError(
+            f"the value at {place!r} would be stored as no attribute, like an empty set: it cannot be in a list or map"
+        )
     return wire
 
 
@@ -299,7 +301,7 @@ def _map(element: AttributeType) -> AttributeType:
     def dump(value: Any) -> Wire:
         for name in _of(dict, "a dict", value):
             if not isinstance(name, str) or not name:
-                raise wrong(name, "a str of one character or more, as names in a map are")
+                raise wrong(name, "a non-empty str, as a name in a map must be")
         return {"M": {name: _present(element.dump(each), name) for name, each in value.items()}}
 
     def load(wire: Mapping[str, Any]) -> Any:
@@ -309,13 +311,13 @@ def _map(element: AttributeType) -> AttributeType:
 
 
 def _record(kind: type[Any], within: tuple[type, ...]) -> AttributeType:
-    """Return the type of a dataclass: a map with its fields. One that is None or an empty set is left out."""
+    """Return the type of a dataclass: a map with its fields, without those that are None or an empty set."""
     if kind in within:
         raise TypeError(f"{kind.__name__} contains itself: use dict[str, Any]")
     given = [each.name for each in dataclasses.fields(kind) if each.init]
     if more := [n for n, each in signature(kind).parameters.items() if n not in given and each.default is each.empty]:
         taken = ", ".join(more)
-        raise TypeError(f"{kind.__name__} takes {taken}, which is not a field of it, so it could not be loaded")
+        raise TypeError(f"{kind.__name__} takes {taken}, which is not one of its fields, so it could not be loaded")
     hints = get_type_hints(kind, include_extras=True)
     resolved = {name: resolve(hints[name], (*within, kind)) for name in given}
     fields = {name: found for name, (found, _) in resolved.items()}
@@ -368,9 +370,7 @@ def _dump_any(value: Any) -> Wire | None:
         return _list(ANY).dump(value)
     if isinstance(value, dict):
         return _map(ANY).dump(value)
-    raise wrong(
-        value, "a value of DynamoDB: text, a number, bytes, bool, None, a set of one of these, a list or a dict"
-    )
+    raise wrong(value, "a DynamoDB value: text, a number, bytes, bool, None, a set of one of these, a list or a dict")
 
 
 ANY = AttributeType(None, _dump_any, one_value)

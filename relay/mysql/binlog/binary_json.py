@@ -1,6 +1,6 @@
 """Decodes MySQL's binary JSON to the text that MySQL prints for it.
 
-The format is described in MySQL's ``sql-common/json_binary.h``, the text is what its ``Json_wrapper::to_string`` makes.
+The format is described in MySQL's ``sql-common/json_binary.h``, the text is that of its ``Json_wrapper::to_string``.
 MariaDB stores JSON as text.
 """
 
@@ -16,19 +16,11 @@ _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING = range(5, 1
 _OPAQUE = 15
 
 _LITERALS = {0: "null", 1: "true", 2: "false"}
-_NUMBERS = {
-    _INT16: struct.Struct("<h"),
-    _UINT16: struct.Struct("<H"),
-    _INT32: struct.Struct("<i"),
-    _UINT32: struct.Struct("<I"),
-    _INT64: struct.Struct("<q"),
-    _UINT64: struct.Struct("<Q"),
-}
+_NUMBERS = {kind: struct.Struct(f"<{form}") for kind, form in zip(range(_INT16, _DOUBLE), "hHiIqQ", strict=True)}
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _TO_ESCAPE = str.maketrans({chr(code): f"\\u{code:04x}" for code in range(32)} | _ESCAPES)
 _BASE64_LINE = 76
-_DEEPEST = 100
-"""The deepest level of a document, as in MySQL."""
+_DEEPEST = 100  # the deepest level of a document, as in MySQL
 
 
 def text(stored: bytes) -> str:
@@ -85,7 +77,7 @@ def _container(kind: int, data: bytes, base: int, add: Callable[[str], None], de
             keys += width + 2
             add(_quoted(data[base + start : base + start + length].decode()) + ": ")
         element = data[at]
-        # A small value is in the entry itself, instead of its offset.
+        # The entry itself contains a small value, instead of its offset.
         if element == _LITERAL:
             add(_literal(data[at + 1]))
         elif element in (_INT16, _UINT16) or (large and element in (_INT32, _UINT32)):
@@ -129,7 +121,7 @@ def _double(number: float) -> str:
     sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
     minus = "-" if sign else ""
     shown = "".join(map(str, digits))
-    point = len(shown) + int(exponent)  # its place, from the first digit
+    point = len(shown) + int(exponent)  # the place of the point, from the first digit
     if not number:
         return f"{minus}0.0"
     if not -15 < point <= 15:

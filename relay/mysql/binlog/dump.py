@@ -20,31 +20,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, overload
 from zlib import crc32
 
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
 from relay.gtid import GtidSet
+from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import FAULTS, Closed, Interrupted, NotCarried, refusal, translated
-from relay.mysql.executed import sid_block
+from relay.mysql.gtids import sid_block
 
 if TYPE_CHECKING:
-    from pymysql.connections import Connection
-    from pymysql.cursors import Cursor
-
-    from relay.mysql.connection import ServerConnection
     from relay.native._core import ScannedTransactions
 
-HEARTBEAT = 0.5
-"""Seconds without an event after which the server sends a heartbeat."""
-
-SILENT = 60.0
-"""Seconds without any event after which a connection counts as dead. A server that searches the start is silent."""
-
+HEARTBEAT = 0.5  # seconds without an event after which the server sends a heartbeat
+SILENT = 60.0  # seconds after which a connection counts as dead: a server that searches the start sends nothing
 ROTATE, FORMAT_DESCRIPTION, XID = 4, 15, 16
 
+# Type, timestamp, server id, end in the server's file, flags, and the bounds of its body in the buffer.
 RawEvent = tuple[int, int, int, int, int, int, int]
-"""Type, timestamp, server id, end in the server's file, flags, and where in the buffer its body begins and ends."""
-
+# ``scan(buffer, is_checked)``: returns the whole transactions at its beginning, if any can be read as such.
 Scan = Callable[[bytes, bool], "ScannedTransactions | None"]
-"""``scan(buffer, is_checked)``: the whole transactions at its beginning, if there are any and they can be read so."""
-
 _RECEIVE = 1 << 15  # a larger buffer is allocated for each call, which costs more than it saves
 _LONGEST = 0xFFFFFF  # bytes of a packet; a longer payload continues in the next
 _PACKET = struct.Struct("<IBIBIIIH")  # length and number, status, then the header of the event
@@ -52,7 +46,7 @@ _HEADER = 19
 _CHECKSUM = struct.Struct("<I")
 _DUMP, _DUMP_GTID = 0x12, 0x1E
 _THROUGH_GTID = 4
-_START = 4  # of a file: its first event
+_START = 4  # in a file's first event
 
 
 class Dump:
@@ -64,10 +58,9 @@ class Dump:
     def __init__(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
         self.address = server.account.address
         self.quiet = 0.0
-        # Set by the thread that closes, read by the one that reads.
-        self._closed = False
-        # Held by ``read``, also while it waits: ``close`` shuts the socket down first, which ends the wait, and frees
-        # it only when no thread uses it.
+        self._closed = False  # set by the thread that closes, read by the thread that reads
+        # ``read`` holds this, even while it waits. ``close`` first shuts the socket down, which ends the wait, and
+        # frees it only when no thread uses it.
         self._lock = threading.Lock()
         self._is_checked: bool | None = None
         self._pending: list[bytes] = []
@@ -83,7 +76,7 @@ class Dump:
 
     @classmethod
     def from_gtid(cls, server: ServerConnection, start: GtidSet) -> Dump:
-        """Ask for what is not in ``start``. Raises ``Unavailable``; only ``read`` raises that the server lacks it."""
+        """Request everything not in ``start``. Raises ``Unavailable``; only ``read`` finds that the server lacks it."""
         if server.is_mariadb:
             return cls(server, start, _dump(""))
         block = sid_block(start)
@@ -92,7 +85,7 @@ class Dump:
 
     @classmethod
     def from_file(cls, server: ServerConnection, name: str) -> Dump:
-        """Ask for a file, and the files after it."""
+        """Request a file, and the files after it."""
         return cls(server, None, _dump(name))
 
     def _begin(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
@@ -113,7 +106,7 @@ class Dump:
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SET " + ", ".join(settings))
-            # PyMySQL has read all of its answers: from here on the socket has the dump.
+            # PyMySQL has read all its answers: from here on, the socket carries the dump.
             self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
             self._socket.sendall(struct.pack("<I", len(command)) + command)
             self._socket.setblocking(False)
@@ -123,9 +116,9 @@ class Dump:
             raise translated(fault, self.address) from None
 
     def close(self) -> None:
-        """Close it, also while another thread reads: that one gets ``Closed``. It may be called again."""
+        """Close it, even while another thread reads, which then gets ``Closed``. May be called again."""
         self._closed = True
-        # Of the plain socket: shutting down TLS would give the reader encrypted bytes. The server may have been first.
+        # The plain socket: shutting down TLS would give the reader encrypted bytes. The server may be first.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         with self._lock:
@@ -136,13 +129,11 @@ class Dump:
     @overload
     def read(self, timeout: float, scan: Scan | None) -> tuple[bytes, list[RawEvent]] | ScannedTransactions: ...
     def read(self, timeout: float, scan: Scan | None = None) -> tuple[bytes, list[RawEvent]] | ScannedTransactions:
-        """Return a buffer and the events in it as soon as there are any; none after ``timeout`` seconds.
+        """Return a buffer and its events as soon as there are any; none after ``timeout`` seconds.
 
-        Return what ``scan`` makes of a buffer's beginning instead, unless that is None. With it, events end where a
-        transaction ends, so that it sees the next one.
-
-        Raises ``Closed``, ``Interrupted``, for the server's errors ``Denied``, ``BinlogPurged``, ``Diverged`` and
-        ``Unavailable``, and ``NotCarried`` for an event with a wrong checksum.
+        With ``scan``: return its result for a buffer's beginning unless that is None; events end where a transaction
+        does. Raises ``Closed``, ``Interrupted``, ``Denied``, ``BinlogPurged``, ``Diverged``, ``Unavailable``,
+        ``NotCarried``.
         """
         with self._lock:
             deadline = time.monotonic() + timeout
@@ -161,10 +152,9 @@ class Dump:
 
     def _receive(self, deadline: float) -> bool:
         """Wait for more bytes; return whether some arrived before the deadline."""
+        data, lost = b"", "the server closed the connection"
         try:
-            while True:
-                if self._closed:
-                    raise Closed(f"{self.address}: the reader was closed")
+            while not self._closed:
                 try:
                     data = self._socket.recv(_RECEIVE)
                     break
@@ -178,13 +168,11 @@ class Dump:
                         )
                     return False
         except OSError as fault:
-            if self._closed:
-                raise Closed(f"{self.address}: the reader was closed") from None
-            raise Interrupted(f"{self.address}: the connection was lost: {fault}") from None
+            lost = f"the connection was lost: {fault}"
         if not data:
             if self._closed:
                 raise Closed(f"{self.address}: the reader was closed")
-            raise Interrupted(f"{self.address}: the server closed the connection")
+            raise Interrupted(f"{self.address}: {lost}")
         self._received_at = time.monotonic()
         self._pending.append(data)
         self._size += len(data)
@@ -196,17 +184,14 @@ class Dump:
         self._needed = needed
 
     def _take(self, buffer: bytes, ends: bool) -> tuple[bytes, list[RawEvent]]:
-        """Split the bytes that have arrived into events, as far as they are complete.
-
-        ``ends``: up to the end of a transaction.
-        """
+        """Split the bytes that have arrived into complete events. ``ends``: only up to the end of a transaction."""
         view, size = memoryview(buffer), len(buffer)
         events: list[RawEvent] = []
         at, needed = 0, 4
         is_checked, unpack = self._is_checked, _PACKET.unpack_from
         while at + 24 <= size:
             length, status, timestamp, kind, server_id, written, position, flags = unpack(buffer, at)
-            length &= _LONGEST  # the bits above are the number of the packet
+            length &= _LONGEST  # the higher bits are the number of the packet
             end = at + 4 + length
             if length == _LONGEST:
                 if events:
@@ -228,7 +213,7 @@ class Dump:
                 self._keep(buffer[at:], 4)
                 return buffer, events
         if needed == 4 and at + 4 <= size:
-            # Too short for an event: the start of one, or another short packet.
+            # Too short for an event: the beginning of one, or another short packet.
             length = int.from_bytes(buffer[at : at + 3], "little")
             if at + 4 + length <= size:
                 return self._take_other(buffer, at, at + 4 + length, events)
@@ -237,7 +222,7 @@ class Dump:
         return buffer, events
 
     def _take_other(self, buffer: bytes, at: int, end: int, events: list[RawEvent]) -> tuple[bytes, list[RawEvent]]:
-        """Raise the error in a packet that is not an event, once the events before it are returned."""
+        """Raise the error in a packet that is not an event, once the events before it have been returned."""
         if events:
             self._keep(buffer[at:], 4)
             return buffer, events
@@ -245,7 +230,6 @@ class Dump:
         raise self._error_in(buffer[at + 4 : end])
 
     def _take_long(self, buffer: bytes) -> tuple[bytes, list[RawEvent]]:
-        """Join the packets of an event that is longer than one."""
         at, parts = 0, []
         while True:
             if at + 4 > len(buffer):
@@ -285,7 +269,7 @@ class Dump:
     def _negotiate(self, kind: int, buffer: bytes, start: int, end: int) -> bool:
         """Return whether this event has a checksum. A FORMAT_DESCRIPTION decides for the events after it."""
         if kind == ROTATE:
-            # It comes before the event that says whether there are checksums.
+            # It arrives before the event that says whether there are checksums.
             return bool(crc32(buffer[start : end - 4]) == _CHECKSUM.unpack_from(buffer, end - 4)[0])
         algorithm = buffer[end - 5]
         if algorithm > 1:
@@ -304,7 +288,7 @@ class Dump:
 
 
 def _server_id() -> int:
-    # Random: a server ends an older dump with the same id.
+    # Random, because a server ends an older dump with the same id.
     return random.randrange(1 << 31, 1 << 32)
 
 

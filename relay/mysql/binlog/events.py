@@ -1,18 +1,22 @@
-"""The events that readers of a binlog get, and the types and bodies of binlog events other than rows.
+"""The events that readers of a binlog get, and the types and bodies of binlog events other than row events.
 
 Numbers and layouts are from MySQL's ``binlog_event.h`` and ``control_events.h``, and MariaDB's ``log_event.h``.
 """
 
 from __future__ import annotations
 
+import importlib
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from relay.config.protection import NOT_SHOWN
+from relay.errors import RelayError
+from relay.mysql.binlog.dump import RawEvent
 from relay.mysql.binlog.rows import Change, RowDecoder, UnreadableColumn
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
@@ -32,13 +36,13 @@ PARTIAL_UPDATE_ROWS, TRANSACTION_PAYLOAD, HEARTBEAT_2, GTID_TAGGED = 39, 40, 41,
 ANNOTATE, CHECKPOINT, MARIADB_GTID, GTID_LIST, START_ENCRYPTION, COMPRESSED_QUERY = 160, 161, 162, 163, 164, 165
 
 WRITE, UPDATE, DELETE = "inserts", "updates", "deletes"
-# The decoder, whether it is version 2 with extra data, and whether it is compressed.
+# The decoder, whether the event is version 2 with extra data, and whether it is compressed.
 ROWS = {
     first + at: (operation, extra, compressed)
     for first, extra, compressed in ((23, False, False), (30, True, False), (166, False, True), (169, True, True))
     for at, operation in enumerate((WRITE, UPDATE, DELETE))
 }
-# LOAD DATA as a statement. Its file comes before it, in events of its own.
+# LOAD DATA as a statement. Its file comes before it, in separate events.
 LOAD_QUERY = 18
 _APPEND_BLOCK, _DELETE_FILE, _BEGIN_LOAD = 9, 11, 17
 # Events that do not matter for rows. Only the files are encrypted: a server sends plain events.
@@ -54,12 +58,12 @@ _START_ALTER, _ROLLBACK_ALTER = 2, 8  # of the flags after these
 
 
 class TransactionBegin(msgspec.Struct, gc=False):
-    """The beginning of a transaction. One without a ``Commit`` before the next one was not committed, and has no rows.
+    """The beginning of a transaction. Without a ``Commit`` before the next one, it was not committed and has no rows.
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
-    ``timestamp``: its GTID event's, in seconds. ``committed_at``: microseconds, on the server that made it, or None.
-    ``made_here``: whether it is known to be read from the MariaDB that made it. ``origin``: if a reshard's replication
-    has applied it.
+    ``timestamp``: its GTID event's, in seconds. ``committed_at``: microseconds on the server that made it, or None.
+    ``made_here``: whether it is certainly read from the MariaDB server that made it. ``origin``: set if a reshard's
+    replication applied it.
     """
 
     gtid: str
@@ -79,7 +83,7 @@ class Rows(msgspec.Struct):
 
 
 class BinlogPlace(NamedTuple):
-    """Where a server's binlog was read. ``gtid``: the open transaction's, or empty."""
+    """The place where a server's binlog was read. ``gtid``: of the open transaction, or empty."""
 
     address: str
     file: str
@@ -92,7 +96,7 @@ class BinlogPlace(NamedTuple):
 
 
 class RawRows(msgspec.Struct, gc=False):
-    """Rows as the binlog has them, from ``start`` to ``end`` of ``buffer``. ``operation``: such as `WRITE`."""
+    """Rows as the binlog stores them, from ``start`` to ``end`` of ``buffer``. ``operation``: such as `WRITE`."""
 
     table: Table
     decoder: RowDecoder
@@ -107,7 +111,7 @@ class RawRows(msgspec.Struct, gc=False):
         return self.end - self.start
 
     def decoded(self) -> Rows:
-        """Decode them. Raises ``NotCarried``, with the column that cannot be read."""
+        """Decode them. Raises ``NotCarried``, naming the column that cannot be read."""
         try:
             changes = getattr(self.decoder, self.operation)(self.buffer, self.start, self.end)
         except ValueError as fault:
@@ -119,10 +123,7 @@ class RawRows(msgspec.Struct, gc=False):
 
 
 class RawTransactions(msgspec.Struct):
-    """Whole transactions, whose rows were not decoded, of the server at ``address`` and of its ``file``.
-
-    ``own``: the id of that server, if it is a MariaDB.
-    """
+    """Whole transactions with undecoded rows, from the server at ``address``. ``own``: its id, if it is MariaDB."""
 
     scanned: ScannedTransactions
     address: str
@@ -130,7 +131,7 @@ class RawTransactions(msgspec.Struct):
     own: int | None
 
     def pop(self) -> list[BinlogEvent]:
-        """Take the first of them; return its events."""
+        """Remove the first transaction, and return its events."""
         gtid, position, timestamp, committed_at, rows = self.scanned.pop()
         made_here, buffer = gtid.split("-")[1] == str(self.own), self.scanned.buffer
         begin = TransactionBegin(gtid, position, timestamp, committed_at, made_here)
@@ -144,10 +145,9 @@ class RawTransactions(msgspec.Struct):
 
 
 class Statement(msgspec.Struct, gc=False):
-    """A statement that is logged as text, usually DDL.
+    """A statement that is logged as text, usually DDL. ``sql_mode``, ``lower_case``: as for `classify`.
 
-    ``sql_mode``: as for `classify`. ``is_published``: not so if another shard has published it.
-    ``lower_case``: as for `classify`. ``uses_temporary``: it uses a temporary table of its session, as far as is known.
+    ``is_published``: False if another shard has published it. ``uses_temporary``: a temporary table, as far as known.
     """
 
     sql: str
@@ -162,37 +162,30 @@ class Statement(msgspec.Struct, gc=False):
     def classified(self) -> Classified:
         said = classify(self.sql, self.database, self.sql_mode, lower_case=self.lower_case)
         is_about_one = said.kind in (Kind.TRUNCATE, Kind.ALTER, Kind.RENAME) or said.indexed is not None
-        # I7: it uses no other table, and a DROP or CREATE says itself that its table is temporary.
+        # I7: it uses no other table, and a DROP or CREATE itself says that its table is temporary.
         return replace(said, temporary=True) if self.uses_temporary and is_about_one else said
 
 
 class Commit(msgspec.Struct, gc=False):
-    """The end of a transaction. ``file``, ``position``: where it is in the binlog; not of `RawTransactions`."""
+    """The end of a transaction. ``file``, ``position``: its place in the binlog; not set for `RawTransactions`."""
 
     file: str = ""
     position: int = 0
 
 
 class Heartbeat(msgspec.Struct, gc=False):
-    """No event was waiting. ``timestamp``: seconds by the server's clock, before which all have arrived; 0: unknown."""
+    """No event was waiting. ``timestamp``: seconds by the server's clock; earlier events have arrived; 0: unknown."""
 
     timestamp: int
 
 
 class KeyLost(msgspec.Struct, gc=False):
-    """Rows follow of a ``table`` that was relayed and has no primary key: they are left out."""
+    """The next rows belong to a relayed ``table`` that has no primary key: they are left out."""
 
     table: str
 
 
-class Rotate(msgspec.Struct, gc=False):
-    """The next events are in ``file``, from ``position`` on."""
-
-    file: str
-    position: int
-
-
-BinlogEvent = TransactionBegin | Rows | RawRows | RawTransactions | Statement | KeyLost | Commit | Heartbeat | Rotate
+BinlogEvent = TransactionBegin | Rows | RawRows | RawTransactions | Statement | KeyLost | Commit | Heartbeat
 COMMIT = Commit()
 
 
@@ -206,16 +199,18 @@ class EventStream(Protocol):
 
 
 _QUERY = struct.Struct("<IIBHH")
+_INFLATED = 1 << 20  # bytes decompressed at once
+_HEADER = struct.Struct("<IBII")  # the header of an event
 _FILE_PLACE = 13  # bytes that say where the statement names its file
 _MYSQL_GTID = struct.Struct("<B16sq")
 MARIADB_GTID_BODY = struct.Struct("<QIB")
-# The sizes of the status variables up to the character set; None if the size is in the event.
+# The sizes of the status variables up to the character set; None if the event contains the size.
 _STATUS = {0: 4, 1: 8, 2: None, 3: 4, 6: None}
 _SQL_MODE, _CHARSET = 1, 4
 
 
 def query(body: bytes, kind: int = QUERY) -> tuple[bytes, str, bytes, int]:
-    """Read a QUERY or the like: the statement, its character set, the database, and the session's ``sql_mode``."""
+    """Read a QUERY or similar event: the statement, its character set, the database, and the session's ``sql_mode``."""
     _, _, name, _, status = _QUERY.unpack_from(body)
     at = _QUERY.size + (_FILE_PLACE if kind == LOAD_QUERY else 0)
     encoding, sql_mode = _status(body[at : at + status])
@@ -236,7 +231,7 @@ def _status(variables: bytes) -> tuple[str, int]:
         if code == _SQL_MODE:
             mode = int.from_bytes(variables[at + 1 : at + 9], "little")
         size = _STATUS[code]
-        # The catalog follows its length, and its first form ends with a zero.
+        # The catalog follows its length; in its first form, a zero ends it.
         at += 1 + (size if size is not None else 1 + variables[at + 1] + (code == 2))
     return "utf8mb4", mode
 
@@ -259,15 +254,15 @@ def statement_text(raw: bytes, encoding: str, sql_mode: int) -> tuple[str, int]:
 
 
 def inflated(raw: bytes) -> bytes:
-    """Decompress an event of MariaDB's ``log_bin_compress``."""
+    """Decompress an event of MariaDB's ``log_bin_compress``. Raises ValueError, zlib.error."""
     size = raw[0] & 7
     if raw[0] & 0xF0 != 0x80 or not size:
-        raise NotCarried(f"an event has an unknown compression: {raw[0]:#x}")
+        raise ValueError(f"it has an unknown compression: {raw[0]:#x}")
     return zlib.decompress(raw[1 + size :])
 
 
 def mysql_gtid(body: bytes) -> tuple[str, int, int | None]:
-    """Read MySQL's GTID: server UUID, number, and from 8.0 on the microseconds of its first commit."""
+    """Read MySQL's GTID: server UUID, number, and since 8.0 the microseconds of its first commit."""
     _, server, number = _MYSQL_GTID.unpack_from(body)
     text = server.hex()
     name = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -282,9 +277,9 @@ def mysql_gtid(body: bytes) -> tuple[str, int, int | None]:
 
 
 def alters_nothing(body: bytes) -> bool:
-    """Whether the ALTER TABLE of this GTID of MariaDB only begins or is given up (``binlog_alter_two_phase``).
+    """Whether the ALTER TABLE of this MariaDB GTID only begins, or is abandoned (``binlog_alter_two_phase``).
 
-    Its end is a transaction of its own, and has the statement again.
+    Its end is a separate transaction, which repeats the statement.
     """
     flags, at = body[12], 13
     if flags & _GROUP_COMMIT:
@@ -292,10 +287,6 @@ def alters_nothing(body: bytes) -> bool:
     if flags & _XA:
         at += 6 + body[at + 4] + body[at + 5]
     return at < len(body) and bool(body[at] & (_START_ALTER | _ROLLBACK_ALTER))
-
-
-def rotate(body: bytes) -> Rotate:
-    return Rotate(body[8:].decode(), int.from_bytes(body[:8], "little"))
 
 
 def payload(body: bytes) -> tuple[int, bytes]:
@@ -309,3 +300,49 @@ def payload(body: bytes) -> tuple[int, bytes]:
         size, at = packed(body, at)
         fields[kind], _ = packed(body, at)
         at += size
+
+
+def unpacked(body: bytes, position: int, place: BinlogPlace) -> Iterator[tuple[bytes, list[RawEvent]]]:
+    """Yield buffers of about 1 MB, and their events, of a payload that ends at ``position``. Raises ``NotCarried``."""
+    try:
+        yield from _unpacked(body, position, place)
+    except RelayError:
+        raise
+    except Exception as fault:  # zstandard's have no common base with others
+        raise NotCarried(f"{place}: a compressed transaction is malformed: {fault}") from fault
+
+
+def _unpacked(body: bytes, position: int, place: BinlogPlace) -> Iterator[tuple[bytes, list[RawEvent]]]:
+    compression, data = payload(body)
+    if compression == 255:
+        chunks: Any = (data[at : at + _INFLATED] for at in range(0, len(data), _INFLATED))
+    elif compression == 0:
+        try:
+            zstandard = importlib.import_module("zstandard")
+        except ImportError:
+            raise NotCarried(
+                f"{place}: reading a compressed transaction needs zstandard: `pip install 'change-relay[zstd]'`, or "
+                "`SET GLOBAL binlog_transaction_compression = OFF` and start after this position"
+            ) from None
+        chunks = zstandard.ZstdDecompressor().read_to_iter(data, write_size=_INFLATED)
+    else:
+        raise NotCarried(f"{place}: a transaction has the unknown compression {compression}")
+    rest = b""
+    for chunk in chunks:
+        buffer = rest + chunk
+        at = 0
+        found: list[RawEvent] = []
+        while at + 19 <= len(buffer):
+            timestamp, kind, server_id, size = _HEADER.unpack_from(buffer, at)
+            if at + size > len(buffer):
+                break
+            if size < 19:
+                raise ValueError(f"an event of {size} bytes")
+            if kind == TRANSACTION_PAYLOAD:
+                raise NotCarried(f"{place}: a compressed transaction contains another one")
+            found.append((kind, timestamp, server_id, position, 0, at + 19, at + size))
+            at += size
+        rest = buffer[at:]
+        yield buffer, found
+    if rest:
+        raise NotCarried(f"{place}: a compressed transaction is truncated")

@@ -1,4 +1,4 @@
-"""The binlog files of a server: what was executed before each, when it was started, and the position at a time.
+"""The binlog files of a server: the transactions before each, its start time, and the position at a time.
 
 See "Update Stream API Change" in Vitess' update stream design.
 """
@@ -13,18 +13,17 @@ from functools import cache, partial
 
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.dump import FORMAT_DESCRIPTION, Dump
-from relay.mysql.binlog.events import SILENT, Commit, TransactionBegin
+from relay.mysql.binlog.events import GTID_LIST, PREVIOUS_GTIDS, SILENT, Commit, TransactionBegin
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import BinlogPurged, Interrupted, NotCarried
 
-PREVIOUS_GTIDS, GTID_LIST = 35, 163
 _TIMEOUT = 30.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Binlog:
-    """A binlog file. ``begun``: seconds by the server's clock. ``before``: what was executed by then."""
+    """A binlog file. ``begun``: seconds by the server's clock. ``before``: everything executed before it."""
 
     name: str
     before: GtidSet
@@ -32,7 +31,7 @@ class Binlog:
 
 
 def look_into(server: ServerConnection, name: str) -> Binlog:
-    """Read the header of a file, on a connection of its own. Raises ``Unavailable``, ``BinlogPurged`` if it is gone."""
+    """Read the header of a file, over a new connection. Raises ``Unavailable``, ``BinlogPurged`` if it is gone."""
     begun = 0
     deadline = time.monotonic() + _TIMEOUT
     with closing(Dump.from_file(server, name)) as dump:
@@ -45,7 +44,7 @@ def look_into(server: ServerConnection, name: str) -> Binlog:
                     return Binlog(name, previous_gtids(buffer[start:end], f"{dump.address}, {name}"), begun)
                 elif kind == GTID_LIST:
                     return Binlog(name, gtid_list(buffer[start:end]), begun)
-                elif begun and kind not in SILENT:  # an encrypted file begins with how it is encrypted
+                elif begun and kind not in SILENT:  # an encrypted file begins with a description of its encryption
                     raise NotCarried(
                         f"{dump.address}: {name} has no GTIDs of what was executed before it: set gtid_mode to ON"
                     )
@@ -53,7 +52,7 @@ def look_into(server: ServerConnection, name: str) -> Binlog:
 
 
 def purged(server: ServerConnection) -> GtidSet:
-    """Return what was executed before the oldest binlog of the server. Raises ``Unavailable``."""
+    """Return everything executed before the oldest binlog of the server. Raises ``Unavailable``."""
     if server.is_mariadb:
         return look_into(server, server.binlogs()[0]).before
     return server.gtid_set("@@global.gtid_purged")
@@ -81,7 +80,7 @@ def gtid_list(body: bytes) -> GtidSet:
 
 
 class TooOld(BinlogPurged):
-    """The server's binlogs begin after the wanted time. ``oldest``: seconds, when they begin."""
+    """The server's binlogs begin after the requested time. ``oldest``: when they begin, in seconds."""
 
     def __init__(self, address: str, oldest: int) -> None:
         super().__init__(f"{address}: its oldest binlog begins after the wanted time")
@@ -89,13 +88,12 @@ class TooOld(BinlogPurged):
 
 
 def executed_before(server: ServerConnection, since: float) -> GtidSet:
-    """Return what a server had executed just before the first transaction at or after ``since`` (seconds).
+    """Return all that was executed before the first transaction since ``since`` (seconds); without one, all there is.
 
-    If there is none yet, return all that it has executed. Raises ``TooOld`` if its binlogs may no longer have all
-    transactions since then, ``Unavailable``.
+    Raises ``TooOld`` if the binlogs of the server may lack transactions since then, and ``Unavailable``.
     """
-    wanted = int(since)  # binlogs have whole seconds
-    # What was added to `gtid_purged` is in no file. Ask first, or what is purged meanwhile would be taken for that.
+    wanted = int(since)  # binlogs store whole seconds
+    # Transactions added to `gtid_purged` are in no file. Ask for it first: later purges would look the same.
     unlogged = parse("") if server.is_mariadb else purged(server)
     return _search(server, _file_before(server, wanted).before | unlogged, wanted)
 
@@ -116,11 +114,11 @@ def _search(server: ServerConnection, start: GtidSet, wanted: int) -> GtidSet:
 
 
 def _file_before(server: ServerConnection, wanted: int) -> Binlog:
-    """Return the newest file that was started before ``wanted``: everything in earlier ones is older."""
+    """Return the newest file begun before ``wanted``: every transaction in earlier files is older."""
     look = cache(partial(look_into, server))
     names = server.binlogs()
     at = bisect_left(names, wanted, key=lambda name: look(name).begun)
     found = look(names[max(at - 1, 0)])
-    if at == 0 and found.before:  # something precedes the oldest
+    if at == 0 and found.before:  # there are transactions before the oldest file
         raise TooOld(server.account.address, found.begun)
     return found

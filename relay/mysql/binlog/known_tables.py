@@ -1,4 +1,4 @@
-"""The tables whose TABLE_MAP events were read: how the rows behind each are decoded."""
+"""The tables in TABLE_MAP events that were read, and how the rows after each are decoded."""
 
 from __future__ import annotations
 
@@ -9,37 +9,31 @@ from relay.mysql.binlog.events import BinlogPlace
 from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import BadTableMap, UnfitColumn, name_in, parse
 from relay.mysql.errors import NotCarried
-from relay.mysql_dialect.layouts import LostKey
+from relay.mysql_dialect.layout_cache import LostKey
 from relay.mysql_dialect.tables import Table
 from relay.table import Column
 
 if TYPE_CHECKING:
     from relay.native._core import BinlogScanner
 
+# ``layout(database, table, columns, primary)``: returns the layout of rows, or None for an unrelayed table.
 Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
-"""``layout(database, table, columns, primary)``: the layout of rows, or None for a table that is not relayed."""
-
+# ``wanted(database, table)``. Rows and columns of unwanted tables are never decoded. ``table``: "" for any table.
 Wanted = Callable[[str, str], bool]
-"""``wanted(database, table)``. Rows and columns of other tables are never decoded. ``table``: "" for any of them."""
-
+# ``spares(database, table, why)``: whether a table whose rows cannot be read is left out instead of refused.
 Spares = Callable[[str, str, str], bool]
-"""``spares(database, table, why)``: whether a table whose rows cannot be read is left out, instead of refused."""
-
 _MOST = 10_000
 
 
 class KnownTable(NamedTuple):
-    """The table of one TABLE_MAP: how its rows are decoded, and the caller's layout of them."""
+    """The table of one TABLE_MAP: how its rows are decoded, and the caller's layout for them."""
 
     decoder: RowDecoder
     table: Table
 
 
 class KnownTables:
-    """The tables by the bodies of their TABLE_MAPs, ``by_map``, without ids and flags; None for unrelayed ones.
-
-    ``scanner`` is told about them, too. ``relayed``: the wanted ones, without those that have no layout.
-    """
+    """The tables by their TABLE_MAPs without ids and flags: None if unrelayed. ``relayed``: those with a layout."""
 
     def __init__(
         self,
@@ -56,17 +50,14 @@ class KnownTables:
         self.wanted = wanted or (lambda _database, _table: layout is not None)
         self.relayed = relayed or self.wanted
         self.by_map: dict[bytes, KnownTable | None] = {}
-        # The tables without a key that are taken for unrelayed ones, and those that had a key in this stream.
+        # The tables without a key that are treated as unrelayed, and those that had a key in this stream.
         self._keyless: dict[str, LostKey] = {}
         self._keyed: set[str] = set()
         self._scanner = scanner
         self._is_mariadb = is_mariadb
 
     def learn(self, raw: bytes, place: BinlogPlace) -> None:
-        """Decode the new TABLE_MAP ``raw`` at ``place``. Raises ``NotCarried``, also for what ``layout`` refuses.
-
-        Raises `LostKey` for a table without a key that was relayed, each time that it comes.
-        """
+        """Decode a TABLE_MAP. Raises ``NotCarried``, and `LostKey` each time for a relayed table without a key."""
         if len(self.by_map) >= _MOST:
             self._forget()
         try:
@@ -76,7 +67,7 @@ class KnownTables:
         try:
             known = self._known(raw, database, name, place) if self.wanted(database, name) else None
         except LostKey as lost:
-            if name in self._keyed or lost.was_relayed():  # I1: its rows before may be among those not yet published
+            if name in self._keyed or lost.was_relayed():  # I1: its earlier rows may not be published yet
                 raise
             known, self._keyless[name] = None, lost
         if known is not None:
@@ -88,7 +79,7 @@ class KnownTables:
             self._scanner.know(raw, None if known is None else (known, known.decoder.width))
 
     def look_again(self) -> None:
-        """Take no table without a key for an unrelayed one that another shard has relayed meanwhile."""
+        """Stop treating a table without a key as unrelayed if another shard has relayed it meanwhile."""
         if any(lost.was_relayed() for lost in self._keyless.values()):  # I1
             self._forget()
 

@@ -1,7 +1,4 @@
-"""Errors for binlog contents that cannot be relayed exactly (I8): what, where, and what to do.
-
-``place``: the server, its file and offset, and the GTID that was being read.
-"""
+"""Errors for binlog contents that cannot be relayed exactly (I8): the problem, the place, and what to do."""
 
 from relay.mysql.binlog import events
 from relay.mysql.binlog.known_tables import Wanted
@@ -11,12 +8,11 @@ from relay.mysql_dialect.statement_text import shown
 from relay.mysql_dialect.statements import Classified
 
 UNSEEN_TRIGGERS = (
-    "%s: a change that names no relayed table is logged as a statement, so what a view, a function or its triggers "
-    "change in relayed ones is not in the binlog: %r. Check sessions that set their own `binlog_format`"
+    "%s: a change that names no relayed table is logged as a statement, so changes by a view, a function or triggers "
+    "to relayed tables are not in the binlog: %r. Check sessions that set their own `binlog_format`"
 )
+# Databases whose changes, logged as statements, do not affect relayed tables; "" for a word without a database.
 SYSTEM = ("", "mysql", "sys")
-"""Databases whose changes, logged as statements, are not to relayed tables; "" for a word without one."""
-
 _ENGINE = (
     "SELECT ENGINE, TIMESTAMPDIFF(SECOND, '1970-01-01', CREATE_TIME) FROM information_schema.TABLES"
     " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -24,7 +20,7 @@ _ENGINE = (
 
 
 def unprepared_xa(place: events.BinlogPlace, table: str, most: int) -> NotCarried:
-    """Return the error for XA rows that may not commit. ``most``: bytes of rows that are held until it does."""
+    """Return the error for XA rows that may not commit. ``most``: bytes of rows that are held until the commit."""
     return NotCarried(
         f"{place}: an XA transaction changes {table}: its rows are logged before it is known whether it commits, so "
         f"the relay cannot publish them in order. It supports XA COMMIT ... ONE PHASE with up to {most >> 20} MB of "
@@ -34,8 +30,8 @@ def unprepared_xa(place: events.BinlogPlace, table: str, most: int) -> NotCarrie
 
 def rolled_back(place: events.BinlogPlace, table: str) -> NotCarried:
     return NotCarried(
-        f"{place}: rows of {table} are logged and then rolled back, except rows of tables without transactions, and "
-        "the binlog does not say which tables those are. Start after this position"
+        f"{place}: rows of {table} are logged and then rolled back. Rows of non-transactional tables are not rolled "
+        "back, and the binlog does not say which tables are non-transactional. Start after this position"
     )
 
 
@@ -48,11 +44,8 @@ def touched(database: str, said: Classified, relayed: Wanted) -> str | None:
 
 
 def repairs_nothing(server: ServerConnection, database: str, said: Classified, relayed: Wanted, at: int) -> bool:
-    """Whether a REPAIR TABLE was about no relayed table that any engine but InnoDB has had since, which lacks it.
-
-    ``at``: seconds, when it began. Raises ``Unavailable``.
-    """
-    server.execute("SET SESSION time_zone = '+00:00'")  # in which the times of tables are shown
+    """Whether each relayed table of a REPAIR TABLE has been InnoDB since ``at`` (seconds). Raises ``Unavailable``."""
+    server.execute("SET SESSION time_zone = '+00:00'")  # the time zone for the times of tables
     for schema, table in said.tables:
         if relayed(schema or database, table):
             found = server.execute(_ENGINE, (schema or database, table))
@@ -66,16 +59,17 @@ def statement(place: events.BinlogPlace, sql: str, said: Classified, table: str)
     if said.tables:  # such as an ALTER TABLE of partitions
         return NotCarried(
             f"{place}: a statement adds, removes or replaces rows of {table} without logging them: {shown(sql)!r}. "
-            "Start after this position if consumers may keep those rows. DELETE logs the rows that it removes"
+            "Start after this position if consumers may keep those rows. To remove rows so that the relay sees it, use "
+            "DELETE"
         )
     return NotCarried(
-        f"{place}: a change that may be to {table} is logged as a statement, not as rows: {shown(sql)!r}. Run "
+        f"{place}: a change that may affect {table} is logged as a statement, not as rows: {shown(sql)!r}. Run "
         "`SET GLOBAL binlog_format = 'ROW'`, check sessions that set their own, and start after this position"
     )
 
 
 def event(place: events.BinlogPlace, kind: int, flags: int, table: str | None) -> NotCarried | None:
-    """Return the error for an event of a type that is not read, or None. ``table``: the wanted one it is about."""
+    """Return the error for an event of a type that is not read, or None. ``table``: the wanted table it concerns."""
     if kind == events.PARTIAL_UPDATE_ROWS:
         if table is None:
             return None

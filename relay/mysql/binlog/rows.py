@@ -1,25 +1,31 @@
-"""Decodes row events, column by column. The compiled core reads most rows instead, see ``relay.mysql.compiled_rows``.
+"""Decodes row events column by column, and describes most rows to the compiled core, which then decodes them instead.
 
 ``relay.types.sql`` lists the values.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
+from relay.avro.compiled_fields import compiled_fields
 from relay.mysql.binlog import binary_json, table_map, values
 from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap, UnfitColumn
 from relay.mysql_dialect.charsets import BINARY, decoder, is_utf8
-from relay.mysql_dialect.members import chosen
-from relay.mysql_dialect.memo import Memo
-from relay.mysql_dialect.tables import Row
+from relay.mysql_dialect.compiled_changes import Stored, compiled_rows
+from relay.mysql_dialect.printed import REMEMBERED, chosen
+from relay.mysql_dialect.tables import Row, Table
 from relay.table import Column
-from relay.types.sql import named
+from relay.types.columns import MAX_AVRO_PRECISION
+from relay.types.sql import Form, detail_of, named
 
-Change = tuple[Row | None, Row | None]
-"""A row before and after a change: None before an insert and after a delete."""
+if TYPE_CHECKING:
+    from relay.native._core import CompiledRows
+
+Change = tuple[Row | None, Row | None]  # a row before and after a change: None before an insert and after a delete
 
 _INTEGERS = {
     table_map.TINY: ("tinyint", 1),
@@ -43,86 +49,93 @@ _signed = partial(int.from_bytes, byteorder="little", signed=True)
 
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
-    """How a column is read.
+    """The reader of a column. ``base``: its type. ``form``: how the compiled core reads it. ``members``: of an ENUM.
 
-    ``base``: its type. ``size``: bytes of a value, or of the length before it for one ``of_length``. ``decode``: makes
-    the value of its bytes. ``members``: an ENUM's.
+    ``size``: bytes of a value, or of the length before it if ``of_length``. ``decode``: returns the value of its bytes.
     """
 
     base: str
+    form: str
     size: int
     decode: Callable[[bytes], Any]
     of_length: bool = False
     members: Sequence[str] = ()
 
     def read(self, buffer: bytes, at: int) -> tuple[Any, int]:
-        """Return the value at ``at``, which is not NULL, and where it ends."""
+        """Return the value at ``at``, which is not NULL, and the place after it."""
         end = at + self.size
         if self.of_length:
             at, end = end, end + int.from_bytes(buffer[at:end], "little")
         return self.decode(buffer[at:end]), end
+
+    def stored(self, column: ColumnLayout) -> Stored:
+        width = column.precision if self.form == "decimal" else column.width
+        return self.form, self.size, width, column.decimals, self.members
 
 
 def _column_reader(column: ColumnLayout) -> ColumnReader:
     kind = column.kind
     if kind in _INTEGERS:
         base, size = _INTEGERS[kind]
-        return ColumnReader(base, size, _unsigned if column.unsigned else _signed)
+        form, decode = ("unsigned", _unsigned) if column.unsigned else ("signed", _signed)
+        return ColumnReader(base, form, size, decode)
     if kind in _TEXTS or kind in _BLOBS:
         return _text(column)
     if kind == table_map.NEWDECIMAL:
         digits = column.precision, column.decimals
-        memo = values.memo_of(values.decimal_reader, *digits)
-        return ColumnReader("decimal", values.decimal_size(*digits), memo.__getitem__)
+        form, read = ("decimal" if column.precision <= MAX_AVRO_PRECISION else "other"), values.decimal_reader
+        return ColumnReader("decimal", form, values.decimal_size(*digits), values.remembering(read, *digits))
     if kind == table_map.FLOAT:
-        return ColumnReader("float", 4, values.FLOATS.__getitem__)
+        return ColumnReader("float", "other", 4, values.float_of)
     if kind == table_map.DOUBLE:
-        return ColumnReader("double", 8, lambda stored: _DOUBLE.unpack(stored)[0])
+        return ColumnReader("double", "double", 8, lambda stored: _DOUBLE.unpack(stored)[0])
     if kind == table_map.ENUM:
         members = _decoded(column)
         texts = ("", *members)  # the server stores 0 for a text that is not a member
-        return ColumnReader("enum", _length(column), lambda stored: texts[_unsigned(stored)], members=members)
+        return ColumnReader("enum", "enum", _length(column), lambda stored: texts[_unsigned(stored)], members=members)
     if kind == table_map.SET:
-        memo = Memo(partial(chosen, _decoded(column)))
-        return ColumnReader("set", column.size, lambda stored: memo[_unsigned(stored)])
+        members = _decoded(column)
+        choose = lru_cache(REMEMBERED)(lambda stored: chosen(members, _unsigned(stored)))
+        return ColumnReader("set", "other", column.size, choose)
     if kind == table_map.BIT:
-        return ColumnReader("bit", column.size, bytes)
+        return ColumnReader("bit", "bits", column.size, bytes)
     if kind in (table_map.GEOMETRY, table_map.VECTOR):
         base = "geometry" if kind == table_map.GEOMETRY else "vector"
-        return ColumnReader(base, _length(column), bytes, of_length=True)
+        return ColumnReader(base, "bytes", _length(column), bytes, of_length=True)
     if kind == table_map.JSON:
-        return ColumnReader("json", _length(column), binary_json.text, of_length=True)
+        return ColumnReader("json", "other_text", _length(column), binary_json.text, of_length=True)
     return _time(column)
 
 
 def _time(column: ColumnLayout) -> ColumnReader:
     kind, decimals = column.kind, column.decimals
     if kind in (table_map.DATE, table_map.NEWDATE):
-        return ColumnReader("date", 3, values.DATES.__getitem__)
+        return ColumnReader("date", "date", 3, values.date)
     if kind == table_map.YEAR:
-        return ColumnReader("year", 1, values.year)
+        return ColumnReader("year", "year", 1, values.year)
     if kind not in _TIMES or decimals > 6:
         raise UnfitColumn(f"its column {column.name} has the unknown type {kind}")
     base, size, reader = _TIMES[kind]
-    memo = values.memo_of(reader, decimals)
     # Times with milliseconds rarely repeat.
-    return ColumnReader(base, size + values.fraction_size(decimals), memo.__getitem__ if decimals < 3 else memo.make)
+    read = values.remembering(reader, decimals) if decimals < 3 else reader(decimals)
+    return ColumnReader(base, base, size + values.fraction_size(decimals), read)
 
 
 def _text(column: ColumnLayout) -> ColumnReader:
-    decompressed = values.decompressed
-    compressed = column.kind in (table_map.VARCHAR_COMPRESSED, table_map.BLOB_COMPRESSED)
-    decode: Callable[[bytes], Any]
+    is_blob, is_fixed = column.kind in _BLOBS, column.kind == table_map.STRING
+    decode: Callable[[bytes], Any] = bytes
     if column.charset == BINARY:
-        base, decode = "blob" if column.kind in _BLOBS else "varbinary", decompressed if compressed else bytes
-        if column.kind == table_map.STRING:
+        base, form = "blob" if is_blob else "varbinary", "bytes"
+        if is_fixed:
             width = column.width
-            base, decode = "binary", lambda stored: stored.ljust(width, b"\0")  # trailing zeros are not stored
+            base, form, decode = "binary", "padded", lambda stored: stored.ljust(width, b"\0")  # zeros are not stored
     else:
-        base = "text" if column.kind in _BLOBS else "char" if column.kind == table_map.STRING else "varchar"
-        text = bytes.decode if is_utf8(column.charset) else decoder(column.charset)
-        decode = (lambda stored: text(decompressed(stored))) if compressed else text
-    return ColumnReader(base, _length(column), decode, of_length=True)
+        base = "text" if is_blob else "char" if is_fixed else "varchar"
+        form, decode = ("text", bytes.decode) if is_utf8(column.charset) else ("other_text", decoder(column.charset))
+    if column.kind in (table_map.VARCHAR_COMPRESSED, table_map.BLOB_COMPRESSED):
+        inner = decode
+        form, decode = "other_text", lambda stored: inner(values.decompressed(stored))
+    return ColumnReader(base, form, _length(column), decode, of_length=True)
 
 
 def _length(column: ColumnLayout) -> int:
@@ -141,14 +154,17 @@ def columns_of(table: TableMap) -> list[Column]:
     """Return the columns with the types of their values. Raises ``BadTableMap`` for one that cannot be relayed."""
     carried = []
     for column in (column for at, column in enumerate(table.columns) if at not in table.hidden):
-        base = named(_column_reader(column).base)
+        reader = _column_reader(column)
+        base = named(reader.base)
         kind = base.carried(unsigned=column.unsigned, precision=column.precision, scale=column.decimals)
-        carried.append(Column(column.name, kind, base.told))
+        members = _decoded(column) if base.form is Form.SET else reader.members
+        detail = detail_of(base, unsigned=column.unsigned, decimals=column.decimals, bits=column.bits, members=members)
+        carried.append(Column(column.name, kind, base.told, detail=detail))
     return carried
 
 
 class UnreadableColumn(ValueError):
-    """A value cannot be read. ``where``: the column; the text also shows bytes, which may be of other columns."""
+    """A value cannot be read. ``where``: the column. The text also shows bytes, which may belong to other columns."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(f"{where}: {why}")
@@ -158,7 +174,7 @@ class UnreadableColumn(ValueError):
 class RowDecoder:
     """Reads the row events of one layout. ``inserts``, ``deletes``, ``updates``: called with ``(buffer, start, end)``.
 
-    They raise ValueError on malformed bytes, `UnreadableColumn` if a column is at fault.
+    They raise ValueError for malformed bytes, and `UnreadableColumn` if the fault is in a column.
     """
 
     def __init__(self, table: TableMap) -> None:
@@ -166,13 +182,13 @@ class RowDecoder:
         self.name = f"{table.database}.{table.table}"
         self.readers = [_column_reader(column) for column in table.columns]
         self.width = len(self.readers)
-        # Bytes of the bitmaps: which columns an event has, and which columns of a row are NULL.
+        # Bytes of the bitmaps: the columns that an event has, and the NULL columns of a row.
         self.bitmap = (self.width + 7) // 8
         self._mask = (1 << self.width) - 1
         self.full = (self._mask.to_bytes(self.bitmap, "little"), b"\xff" * self.bitmap)
 
     def is_full(self, bitmap: bytes) -> bool:
-        """Whether an event with this bitmap has all columns. Bits past the last column have no meaning."""
+        """Whether an event with this bitmap has all columns. Bits beyond the last column have no meaning."""
         return bitmap in self.full or int.from_bytes(bitmap, "little") & self._mask == self._mask
 
     def inserts(self, buffer: bytes, start: int, end: int) -> list[Change]:
@@ -190,7 +206,7 @@ class RowDecoder:
     def _images(self, buffer: bytes, at: int, end: int) -> list[Row]:
         readers, hidden, images = self.readers, self.table.hidden, list[Row]()
         while at < end:
-            # Which columns are NULL, the first in the lowest bit.
+            # The NULL columns, the first in the lowest bit.
             nulls, at = int.from_bytes(buffer[at : at + self.bitmap], "little"), at + self.bitmap
             row: list[Any] = []
             for number, reader in enumerate(readers):
@@ -208,3 +224,25 @@ class RowDecoder:
         if at != end:
             raise ValueError(f"the last row ends {at - end} bytes after the event")
         return images
+
+
+def rows_of(source: str, shard: str, table: Table, decoder: RowDecoder) -> CompiledRows | None:
+    """Return the core's description of the rows that ``decoder`` reads, or None. ``shard``: globally qualified."""
+    if decoder.table.hidden:
+        return None
+
+    def read(raw: bytes) -> Row:
+        ((_, row),) = decoder.inserts(raw, 0, len(raw))
+        assert row is not None
+        return row
+
+    columns = zip(decoder.table.columns, decoder.readers, strict=True)
+    cells = [(reader.stored(column), _value(reader), False, False) for column, reader in columns]
+    try:
+        return compiled_rows(table, source, shard, cells, compiled_fields(table.schema), read)
+    except ValueError:  # no value of a column has the size in its TABLE_MAP, so Python reads or refuses it
+        return None
+
+
+def _value(reader: ColumnReader) -> Callable[[bytes], Any]:
+    return lambda raw: reader.read(raw, 0)[0]

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import re
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from relay import native
@@ -18,27 +20,14 @@ from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.gtid import parse as parse_set
 from relay.mysql.binlog import events, refusals
-from relay.mysql.binlog.compressed import unpacked
 from relay.mysql.binlog.dump import Dump, RawEvent
-from relay.mysql.binlog.events import (
-    ROWS,
-    BinlogEvent,
-    BinlogPlace,
-    Commit,
-    Heartbeat,
-    KeyLost,
-    RawRows,
-    RawTransactions,
-    Rows,
-    Statement,
-    TransactionBegin,
-)
+from relay.mysql.binlog.events import BinlogEvent, BinlogPlace, Commit, RawRows, Rows, TransactionBegin, unpacked
 from relay.mysql.binlog.known_tables import KnownTable, KnownTables, Layout, Spares, Wanted
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
-from relay.mysql.executed import Executed
-from relay.mysql_dialect.layouts import LostKey
+from relay.mysql.gtids import Executed
+from relay.mysql_dialect.layout_cache import LostKey
 from relay.mysql_dialect.statement_text import shown, tokens
 from relay.mysql_dialect.statements import Classified, Kind
 
@@ -47,24 +36,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_XA_HELD = 16 << 20
-"""Bytes of rows that are held at most until an XA transaction commits."""
-_TRANSIT = 1.0
-"""Seconds that a heartbeat takes at most from the server to here."""
+_XA_HELD = 16 << 20  # the most bytes of rows that are held until an XA transaction commits
+_TRANSIT = 1.0  # the most seconds that a heartbeat takes from the server to here
 _OF_SESSION = re.compile("connection_id|pseudo_thread_id", re.IGNORECASE)
-"""What makes MariaDB set the flag of statements that use a temporary table, although they use none."""
-_DUMMY_TABLE = b"\xff\xff\xff\0\0\0"
-"""The table id of a row event that only ends a statement."""
+"""Settings for which MariaDB flags statements as using a temporary table although they use none."""
+_DUMMY_TABLE = b"\xff\xff\xff\0\0\0"  # the table id of a row event that only ends a statement
 
 
 @dataclass(slots=True)
 class _OpenTransaction:
-    """The transaction that is being read. ``gtid``: "" between two.
+    """The transaction being read. ``gtid``: "" between two transactions.
 
-    ``tables``: by the ids that the server gives them in it. ``is_statement``: whether it is a single statement, in
-    MySQL until something else comes; ``alters_nothing``: one that does nothing yet. ``rows_of``: a table that it has
-    rows of. ``is_prepared``: it is prepared only. ``xa_rows``, ``xa_size``: its rows and their bytes, while it is an XA
-    transaction that may not commit.
+    ``tables``: by the server's ids for them in this transaction. ``is_statement``: whether it is a single statement, in
+    MySQL until another event follows; ``alters_nothing``: whether that does nothing yet. ``rows_of``: a table whose
+    rows it has. ``is_prepared``: whether it is only prepared. ``xa_rows``, ``xa_size``: its rows and their bytes while
+    it is an XA transaction that may not commit.
     """
 
     gtid: str = ""
@@ -78,10 +64,9 @@ class _OpenTransaction:
 
 
 class BinlogEvents:
-    """What a server has committed after ``start``, in order. ``read`` by one thread; ``close`` by any.
+    """The events that a server has committed after ``start``. ``read`` by one thread; ``close`` by any.
 
-    ``executed``: up to and including the last transaction whose ``Commit`` was returned. ``file`` and ``position``: the
-    end of the last event in the server's binlog.
+    ``executed``: the set up to the last returned ``Commit``. ``file``, ``position``: the end of the last event.
     """
 
     def __init__(
@@ -95,10 +80,9 @@ class BinlogEvents:
         spares: Spares | None = None,
         raw: bool = False,
     ) -> None:
-        """Without ``layout``: no rows. ``raw``: `RawRows` and `RawTransactions` instead of rows, where they will do.
+        """Without ``layout``: no rows. ``raw``: return `RawRows` and `RawTransactions` instead of rows where possible.
 
-        ``relayed``: the tables of which statements are refused that change rows without logging them.
-        Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour.
+        ``relayed``: where statements that change rows unlogged are refused. Raises ``Unavailable``, ``RelayError``.
         """
         self._executed = executed = Executed(start, server.flavour)
         self.file = ""
@@ -106,19 +90,16 @@ class BinlogEvents:
         self._server = server
         self._own = server.server_id if server.is_mariadb else None
         self._is_raw = raw
-        # Whether it has warned of triggers.
-        self._has_warned = False
+        self._has_warned = False  # whether it has already warned of triggers
         core = native.core() if raw and layout is not None else None
-        # Finds whole transactions of known tables, or None without the compiled core.
+        # Finds whole transactions of known tables; None without the compiled core.
         self._scanner = None if core is None else core.BinlogScanner()
         self._tables = KnownTables(layout, wanted, relayed, spares, self._scanner, is_mariadb=server.is_mariadb)
         self._open = _OpenTransaction()
         self._committed = executed.position
-        # A compressed transaction that was not returned to its end, and the events after it.
-        self._unpacking: Iterator[tuple[bytes, list[RawEvent]]] | None = None
-        self._rest: tuple[bytes, Iterator[RawEvent]] | None = None
-        # What ends the stream, once the events before it were returned.
-        self._error: RelayError | None = None
+        # The parts of a compressed transaction that were not returned yet, and the events after it.
+        self._parts: Iterator[tuple[bytes, Iterable[RawEvent]]] = iter(())
+        self._error: RelayError | None = None  # the error that ends the stream once the events before it were returned
         self._dump = Dump.from_gtid(server, start)
 
     @property
@@ -126,39 +107,28 @@ class BinlogEvents:
         return parse_set(self._committed)
 
     def close(self) -> None:
-        """Close the stream, also while another thread reads: that one gets ``Closed``."""
+        """Close the stream, even while another thread reads, which then gets ``Closed``."""
         self._dump.close()
 
     def read(self, timeout: float) -> list[BinlogEvent]:
-        """Return the events that have arrived, as soon as there are any; none after ``timeout`` seconds.
-
-        Raises ``Closed``, ``Interrupted``, ``Denied``, ``BinlogPurged``, ``Diverged``, ``Unavailable``, ``NotCarried``.
-        """
+        """Return the events that have arrived; none after ``timeout`` seconds. Raises as ``Dump.read`` does."""
         if self._error is not None:
             raise self._error
         self._tables.look_again()
         out: list[BinlogEvent] = []
         has_read = False
         while not out:  # I11: one part of a compressed transaction at a time
-            if self._unpacking is not None:
-                part = next(self._unpacking, None)
-                if part is None:
-                    self._unpacking = None
-                    continue
-                buffer, found = part[0], iter(part[1])
-            elif self._rest is not None:
-                buffer, found = self._rest
-                self._rest = None
-            elif has_read:
-                break
-            else:
+            part = next(self._parts, None)
+            if part is None:
+                if has_read:
+                    break
                 arrived = self._dump.read(timeout, None if self._scanner is None else self._scan)
                 if not isinstance(arrived, tuple):
-                    out.append(RawTransactions(arrived, self._server.account.address, self.file, self._own))
+                    out.append(events.RawTransactions(arrived, self._server.account.address, self.file, self._own))
                     break
-                buffer, found, has_read = arrived[0], iter(arrived[1]), True
+                part, has_read = arrived, True
             try:
-                self._decode_all(buffer, found, out)
+                self._decode_all(part[0], iter(part[1]), out)
             except RelayError as error:
                 if not out:
                     raise
@@ -168,11 +138,11 @@ class BinlogEvents:
     def _decode_all(self, buffer: bytes, found: Iterator[RawEvent], out: list[BinlogEvent]) -> None:
         try:
             self._decode(buffer, found, out)
-        except (LookupError, TypeError, ValueError, struct.error) as fault:  # I8: with a checksum that is right
+        except (LookupError, TypeError, ValueError, struct.error, zlib.error) as fault:  # I8: its checksum is right
             raise NotCarried(f"{self._place}: an event is malformed: {fault}") from fault
 
     def _scan(self, buffer: bytes, is_checked: bool) -> ScannedTransactions | None:
-        """Read whole transactions at the beginning of ``buffer``. Return None where only `_decode` can read on."""
+        """Read whole transactions at the beginning of ``buffer``. Return None where only `_decode` can continue."""
         run = self._executed.run
         if self._scanner is None or run is None or self._open.gtid:
             return None
@@ -188,11 +158,11 @@ class BinlogEvents:
         return BinlogPlace(self._server.account.address, self.file, self.position, self._open.gtid)
 
     def _decode(self, buffer: bytes, found: Iterator[RawEvent], out: list[BinlogEvent]) -> None:
-        """Decode events up to a compressed transaction: its events, and those after it, are decoded later."""
+        """Decode events up to the first compressed transaction. Its events, and any after it, are decoded later."""
         known = self._tables.by_map
         for kind, timestamp, server_id, position, flags, start, end in found:
             self.position = position or self.position
-            if kind in ROWS:
+            if kind in events.ROWS:
                 self._rows(kind, buffer, start, end, out)
             elif kind == events.TABLE_MAP:
                 raw = buffer[start + 8 : end]
@@ -200,7 +170,7 @@ class BinlogEvents:
                     try:
                         self._tables.learn(raw, self._place)
                     except LostKey as lost:
-                        out.append(KeyLost(lost.table))
+                        out.append(events.KeyLost(lost.table))
                 self._open.tables[buffer[start : start + 6]] = known.get(raw)
             elif kind == events.XID:
                 self._commit(out)
@@ -224,19 +194,14 @@ class BinlogEvents:
                 if self._tables.layout is None:
                     self._commit(out)  # the payload is the complete transaction
                     continue
-                if self._unpacking is not None:
-                    raise NotCarried(f"{self._place}: a compressed transaction contains another one")
-                self._unpacking = unpacked(buffer[start:end], self.position, self._place)
-                self._rest = buffer, found
+                self._parts = chain(unpacked(buffer[start:end], self.position, self._place), [(buffer, found)])
                 return
             else:
                 self._other(kind, flags, buffer[start:end], out)
 
-    # ------------------------------------------------------------------ transactions
-
     def _new_transaction(self, gtid: str) -> None:
         if self._open.gtid:
-            # The server died while it wrote the transaction, and committed none of it.
+            # The server died while it wrote the transaction, and committed no part of it.
             if self._open.rows_of:
                 raise NotCarried(f"{self._place}: a transaction with rows of {self._open.rows_of} has no end")
             self._executed.restore(self._committed)
@@ -248,8 +213,6 @@ class BinlogEvents:
             self._committed = self._executed.position
             out.append(Commit(self.file, self.position))
 
-    # ------------------------------------------------------------------ rows
-
     def _rows(self, kind: int, buffer: bytes, start: int, end: int, out: list[BinlogEvent]) -> None:
         try:
             entry = self._open.tables[buffer[start : start + 6]]
@@ -260,11 +223,11 @@ class BinlogEvents:
         if entry is None:
             return
         decoder = entry.decoder
-        operation, has_extra, is_compressed = ROWS[kind]
+        operation, has_extra, is_compressed = events.ROWS[kind]
         at = start + 8
         if has_extra:
             at += int.from_bytes(buffer[at : at + 2], "little")
-        if at >= end or buffer[at] in (251, 255):  # I8: no length begins so
+        if at >= end or buffer[at] in (251, 255):  # I8: no length begins like this
             raise NotCarried(f"{self._place}: an event with rows of {decoder.name} is malformed")
         width = buffer[at]
         if width > 250:
@@ -303,8 +266,6 @@ class BinlogEvents:
         if self._open.xa_size > _XA_HELD:
             raise refusals.unprepared_xa(self._place, decoder.name, _XA_HELD)
 
-    # ------------------------------------------------------------------ statements and the rest
-
     def _query(self, body: bytes, timestamp: int, flags: int, kind: int, out: list[BinlogEvent]) -> None:
         raw, encoding, used, sql_mode = events.query(body, kind)
         if raw == b"BEGIN":
@@ -315,12 +276,14 @@ class BinlogEvents:
             return
         sql, sql_mode = events.statement_text(raw, encoding, sql_mode)
         database = used.decode()
-        # I1: MySQL also sets it for what a procedure does to other tables after it has used a temporary one.
+        # I1: MySQL also sets the flag for changes of a procedure to other tables after it has used a temporary one.
         is_temporary = (
             self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG) and not _OF_SESSION.search(sql)
         )
         lower_case = self._server.stores_lower_case
-        statement = Statement(sql, database, timestamp, sql_mode, lower_case=lower_case, uses_temporary=is_temporary)
+        statement = events.Statement(
+            sql, database, timestamp, sql_mode, lower_case=lower_case, uses_temporary=is_temporary
+        )
         said = statement.classified
         if said.kind is Kind.XA_START:
             self._open.xa_rows, self._open.xa_size, self._open.is_statement = [], 0, False
@@ -340,7 +303,7 @@ class BinlogEvents:
             out.append(statement)
         if said.kind is Kind.CREATE and not self._server.is_mariadb:
             last = [token.text.upper() for token in tokens(sql, sql_mode)][-2:]
-            if last == ["START", "TRANSACTION"]:  # I1: not if a comment ends so, after which no rows follow
+            if last == ["START", "TRANSACTION"]:  # I1: unless a comment ends this way, after which no rows follow
                 self._open.is_statement = False
         if self._open.is_statement:
             self._commit(out)
@@ -363,38 +326,31 @@ class BinlogEvents:
 
     def _other(self, kind: int, flags: int, body: bytes, out: list[BinlogEvent]) -> None:
         if kind in (events.HEARTBEAT, events.HEARTBEAT_2):
-            out.append(Heartbeat(self._heartbeat_time()))
+            # It may have waited here, and was sent after everything that had arrived earlier was read.
+            quiet = self._dump.quiet
+            out.append(events.Heartbeat(int(self._server.clock.at(quiet) - _TRANSIT) if quiet else 0))
         elif kind == events.ROTATE:
-            rotate = events.rotate(body)
-            if self._open.rows_of and self._open.gtid and self._own is not None and rotate.file != self.file:
-                # It died while it wrote them, and may give their GTID to others: those are in the next file.
+            file = body[8:].decode()
+            if self._open.rows_of and self._open.gtid and self._own is not None and file != self.file:
+                # The server died while writing them, and may reuse their GTID for others, which are in the next file.
                 raise Interrupted(f"{self._place}: a transaction with rows of {self._open.rows_of} ends with its file")
-            self.file, self.position = rotate.file, rotate.position
-            out.append(rotate)
+            self.file, self.position = file, int.from_bytes(body[:8], "little")
         elif kind in events.SILENT:
             return
         elif kind == events.XA_PREPARE:
-            # Its first byte says whether it commits at once. Without rows of wanted tables that does not matter.
+            # Its first byte says whether it commits at once. Without rows of wanted tables, that does not matter.
             if self._open.xa_rows and not body[0]:
                 raise refusals.unprepared_xa(self._place, self._open.rows_of, _XA_HELD)
             out += self._open.xa_rows or ()
             self._open.xa_rows = None
             self._commit(out)
         elif kind == events.INCIDENT:
-            text = body[3:].decode("utf-8", "replace") if len(body) > 3 else "it gives no reason"
+            text = body[3:].decode("utf-8", "replace") if len(body) > 3 else "no reason given"
             raise NotCarried(
-                f"{self._place}: the server reports that changes may be missing from its binlog here: {text}"
+                f"{self._place}: the server reports that changes may be missing from its binlog here: {text}. Start "
+                "after this position, and take a snapshot of the tables"
             )
         else:
             entry = self._open.tables.get(body[:6]) if kind == events.PARTIAL_UPDATE_ROWS else None
             if (refusal := refusals.event(self._place, kind, flags, entry.decoder.name if entry else None)) is not None:
                 raise refusal
-
-    def _heartbeat_time(self) -> int:
-        """Return the time, in seconds by the server's clock, before which all events have arrived; 0 if unknown.
-
-        A heartbeat may have waited here, so the time when it is read is too late. It was sent after everything that
-        had arrived earlier was read, less its time in transit.
-        """
-        quiet = self._dump.quiet
-        return int(self._server.clock.at(quiet) - _TRANSIT) if quiet else 0

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from relay.mysql_dialect.catalog import NEW_TIMES
 from relay.mysql_dialect.charsets import BINARY, charset
-from relay.mysql_dialect.definitions import NEW_TIMES
 
 DECIMAL, TINY, SHORT, LONG, FLOAT, DOUBLE, NULL, TIMESTAMP, LONGLONG, INT24 = range(10)
 DATE, TIME, DATETIME, YEAR, NEWDATE, VARCHAR, BIT, TIMESTAMP2, DATETIME2, TIME2 = range(10, 20)
@@ -44,7 +44,7 @@ class ColumnLayout:
 
     ``kind``: MySQL's type number; ENUM and SET have their own, not STRING. ``size``: bytes of a value of fixed size, or
     of the length before the value. ``width``: bytes that BINARY is padded to. ``decimals``: for times and DECIMAL.
-    ``members``: for ENUM and SET, in their character set.
+    ``bits``: of BIT. ``members``: for ENUM and SET, in their character set.
     """
 
     name: str
@@ -56,11 +56,12 @@ class ColumnLayout:
     unsigned: bool = False
     charset: str = ""
     members: tuple[bytes, ...] = ()
+    bits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """``hidden``: the places of columns that the table has for the server only."""
+    """A decoded TABLE_MAP. ``hidden``: the places of columns that only the server uses."""
 
     database: str
     table: str
@@ -70,10 +71,7 @@ class TableMap:
 
 
 def name_in(raw: bytes) -> tuple[str, str]:
-    """Return the database and table of a TABLE_MAP. ``raw``: its body without table id and flags.
-
-    Raises ``BadTableMap``.
-    """
+    """Return database and table of a TABLE_MAP. ``raw``: without id and flags. Raises ``BadTableMap``."""
     try:
         end = 1 + raw[0]
         return raw[1:end].decode(), raw[end + 2 : end + 2 + raw[end + 1]].decode()
@@ -108,7 +106,7 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
     types = raw[at : at + count]
     size, at = packed(raw, at + count)
     shapes = list(_shapes(types, raw[at : at + size]))
-    at += size + (count + 7) // 8  # skips which of them may be NULL
+    at += size + (count + 7) // 8  # skips the flags of nullable columns
     options: dict[int, bytes] = {}
     while at < len(raw):
         kind = raw[at]
@@ -140,7 +138,7 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
 
 
 def _hidden(columns: Sequence[ColumnLayout]) -> frozenset[int]:
-    """Return the columns that MariaDB keeps behind all others, each for a unique index of long values."""
+    """Return the columns that MariaDB keeps behind all others, one for each unique index of long values."""
     are_hashes = [each.kind == LONGLONG and each.unsigned and _HASH.fullmatch(each.name) for each in columns]
     return frozenset(takewhile(lambda at: are_hashes[at], range(len(columns) - 1, 0, -1)))
 
@@ -161,7 +159,7 @@ def _shapes(types: bytes, metadata: bytes) -> Iterator[ColumnLayout]:
 def _shape(kind: int, one: int, two: int) -> ColumnLayout:
     if kind == STRING:
         if one & 0x30 != 0x30:
-            # A length of more than 8 bits: two of them are in the type, inverted.
+            # A length of more than 8 bits: two of its bits are in the type, inverted.
             length, kind = two | ((one & 0x30) ^ 0x30) << 4, one | 0x30
         else:
             length, kind = two, one
@@ -173,7 +171,7 @@ def _shape(kind: int, one: int, two: int) -> ColumnLayout:
     if kind in (ENUM, SET):
         return ColumnLayout("", kind, two)
     if kind == BIT:
-        return ColumnLayout("", kind, two + (one > 0))
+        return ColumnLayout("", kind, two + (one > 0), bits=8 * two + one)
     if kind == NEWDECIMAL:
         return ColumnLayout("", kind, decimals=two, precision=one)
     if kind in (TIME2, DATETIME2, TIMESTAMP2):
@@ -200,7 +198,7 @@ def _unsigned(kinds: Sequence[int], signed: frozenset[int], bits: bytes | None) 
     numeric = [number for number, kind in enumerate(kinds) if kind in signed]
     if bits is None:
         if numeric:
-            raise BadTableMap(f"which of its columns are unsigned is not in the binlog: {_SET_METADATA}")
+            raise BadTableMap(f"the binlog does not say which of its columns are unsigned: {_SET_METADATA}")
         return set()
     return {number for nth, number in enumerate(numeric) if bits[nth >> 3] & 0x80 >> (nth & 7)}
 
@@ -240,5 +238,5 @@ def _members(kinds: Sequence[int], of: int, raw: bytes | None) -> dict[int, tupl
 def _primary(options: dict[int, bytes]) -> list[int]:
     if 8 in options:
         return list(_numbers(options[8]))
-    # Each column is followed by the length of its indexed prefix.
+    # The length of the indexed prefix follows each column.
     return list(_numbers(options.get(9, b"")))[::2]

@@ -7,13 +7,11 @@ its ``strings/decimal.c``, and for compressed columns in ``Field_longstr::compre
 import zlib
 from collections.abc import Callable
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from relay.avro.columns import shortest
-from relay.mysql_dialect.memo import Memo
-
-# ------------------------------------------------------------------ numbers
+from relay.mysql_dialect.printed import REMEMBERED
 
 _BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
@@ -26,8 +24,7 @@ def decimal_size(precision: int, scale: int) -> int:
 def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
     """Return the reader of a DECIMAL: groups of nine digits in four bytes, shorter groups at both ends."""
     whole = precision - scale
-    # (bytes, digits) of each group, in order.
-    groups = [(_BYTES_OF_DIGITS[whole % 9], whole % 9)] if whole % 9 else []
+    groups = [(_BYTES_OF_DIGITS[whole % 9], whole % 9)] if whole % 9 else []  # (bytes, digits) of each group, in order
     groups += [(4, 9)] * (whole // 9 + scale // 9)
     groups += [(_BYTES_OF_DIGITS[scale % 9], scale % 9)] if scale % 9 else []
     size = decimal_size(precision, scale)
@@ -61,9 +58,7 @@ def year(stored: bytes) -> int:
     return 1900 + stored[0] if stored[0] else 0
 
 
-# ------------------------------------------------------------------ dates and times
-
-
+@lru_cache(REMEMBERED)
 def date(stored: bytes) -> str:
     raw = int.from_bytes(stored, "little")
     return f"{raw >> 9:04d}-{raw >> 5 & 15:02d}-{raw & 31:02d}"
@@ -121,28 +116,25 @@ def timestamp_reader(decimals: int) -> Callable[[bytes], int]:
     return read
 
 
-# ------------------------------------------------------------------ compressed
-
-
 def decompressed(stored: bytes) -> bytes:
-    """Return the value of a compressed column of MariaDB."""
+    """Return the value of one of MariaDB's compressed columns."""
     if not stored or stored[0] == 0:
         return stored[1:]
     method, size = stored[0] >> 4, stored[0] & 7
     if method != 8 or not 1 <= size <= 4:
         raise ValueError(f"a compressed value begins with the unknown byte {stored[0]:#x}")
     length = int.from_bytes(stored[1 : 1 + size], "big")
-    # Bit 3: without the header and the checksum of zlib.
+    # Bit 3: without zlib's header and checksum.
     value = zlib.decompress(stored[1 + size :], -15 if stored[0] & 8 else 15, length)
     if len(value) != length:
         raise ValueError(f"a compressed value has {len(value)} bytes, and its header says {length}")
     return value
 
 
-DATES, FLOATS = Memo(date), Memo(shortest)
+float_of = lru_cache(REMEMBERED)(shortest)
 
 
 @cache
-def memo_of(reader: Callable[..., Callable[[bytes], Any]], *arguments: int) -> Memo[Any]:
-    """Return the memo of a type, which all tables share."""
-    return Memo(reader(*arguments))
+def remembering(reader: Callable[..., Callable[[bytes], Any]], *arguments: int) -> Callable[[bytes], Any]:
+    """Return the reader of a type, shared by all tables, which remembers values that it has read."""
+    return lru_cache(REMEMBERED)(reader(*arguments))

@@ -98,24 +98,25 @@ impl ChangeBlock {
         let one = usize::try_from(at).ok().and_then(|at| self.changes.get(at));
         let one = one.ok_or_else(no_such_change)?;
         let transaction = &self.transactions[one.transaction];
-        if let Kind::Record(attributes) = &transaction.kind {
-            return self.change_of_record(py, one, transaction, attributes);
-        }
-        let [before, after] = one.rows.clone().map(|row| row.map(|place| PyBytes::new(py, &self.raw[place])));
         let given = PyDict::new(py);
         given.set_item("event_id", String::from_utf8_lossy(&one.event_id))?;
         given.set_item("operation", OPERATIONS[one.operation])?;
-        given.set_item("before", before)?;
-        given.set_item("after", after)?;
         given.set_item("timestamp", transaction.timestamp)?;
         given.set_item("position", &transaction.position)?;
-        given.set_item("gtid", &transaction.gtid)?;
-        given.set_item("order", one.order)?;
-        given.set_item("last", one.last)?;
         given.set_item("committed_at", transaction.committed_at)?;
-        given.set_item("keyspace_id", one.keyspace_id.as_ref().map(|id| PyBytes::new(py, id)))?;
         given.set_item("resume_timestamp", self.resume_timestamp)?;
         given.set_item("relayed_at", self.relayed_at)?;
+        if let Kind::Record(attributes) = &transaction.kind {
+            self.describe_record(&given, one, transaction, attributes)?;
+        } else {
+            let [before, after] = one.rows.clone().map(|row| row.map(|place| PyBytes::new(py, &self.raw[place])));
+            given.set_item("before", before)?;
+            given.set_item("after", after)?;
+            given.set_item("gtid", &transaction.gtid)?;
+            given.set_item("order", one.order)?;
+            given.set_item("last", one.last)?;
+            given.set_item("keyspace_id", one.keyspace_id.as_ref().map(|id| PyBytes::new(py, id)))?;
+        }
         self.layout.change.bind(py).call((), Some(&given))
     }
 

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::avro::{self, Field};
-use crate::block::{Attributes, ChangeBlock, One, Transaction, DELETE, IMAGES, INSERT, OPERATIONS, UPDATE};
+use crate::block::{Attributes, ChangeBlock, One, Transaction, DELETE, IMAGES, INSERT, UPDATE};
 use crate::records::FieldSpec;
 use crate::rows::{framed, KeyColumn, KeyPart, Layout};
 
@@ -76,7 +76,7 @@ impl CompiledItems {
     /// `floor`: seconds; no token has an earlier timestamp.
     fn block(&self, records: &Bound<'_, PyList>, floor: &Bound<'_, PyAny>) -> PyResult<Option<Page>> {
         match floor.extract().and_then(|floor| self.page(records, floor)) {
-            // The plain path says what is wrong. An interrupt is none of its business.
+            // The plain path says what is wrong. It leaves interrupts to the caller.
             Err(error) if error.is_instance_of::<PyException>(records.py()) => Ok(None),
             made => made.map(Some),
         }
@@ -200,30 +200,23 @@ impl ChangeBlock {
         Some(())
     }
 
-    pub fn change_of_record<'py>(
+    /// Add what only a change of a record has to what is given to its maker.
+    pub fn describe_record(
         &self,
-        py: Python<'py>,
+        given: &Bound<'_, PyDict>,
         one: &One,
         record: &Transaction,
         attributes: &Attributes,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    ) -> PyResult<()> {
+        let py = given.py();
         let text = |place: &Option<Range<usize>>| {
             place.clone().map(|place| String::from_utf8_lossy(avro::blob_bytes(&self.avro[place])))
         };
-        self.layout.change.bind(py).call1((
-            String::from_utf8_lossy(&one.event_id),
-            OPERATIONS[one.operation],
-            self.key(py, one)?,
-            text(&one.old),
-            text(&one.new),
-            IMAGES[record.images],
-            record.timestamp,
-            &record.position,
-            record.committed_at,
-            self.relayed_at,
-            self.resume_timestamp,
-            attributes.values.bind(py),
-        ))
+        given.set_item("key", self.key(py, one)?)?;
+        given.set_item("old", text(&one.old))?;
+        given.set_item("new", text(&one.new))?;
+        given.set_item("images", IMAGES[record.images])?;
+        given.set_item("attributes", attributes.values.bind(py))
     }
 }
 

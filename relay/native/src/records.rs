@@ -104,7 +104,7 @@ impl RecordWriter {
             change.setattr(intern!(py, "relayed_at"), &relayed)?;
             match self.record(&change, resume_timestamp, relayed_at) {
                 Ok(Some(record)) => records.append(record)?,
-                // The plain path says what is wrong, where and what to do. An interrupt is none of its business.
+                // The plain path says what is wrong, where and what to do. It leaves interrupts to the caller.
                 Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
                 _ => records.append(py.None())?,
             }

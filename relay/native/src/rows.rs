@@ -211,7 +211,7 @@ pub struct CompiledRows(pub std::sync::Arc<Layout>);
 impl CompiledRows {
     /// `columns`: of each how its text is read, or how a binlog has it (see `Stored::new`), its decoder, whether NULL is doubtful in it before a change, whether it
     /// is part of the primary key, and its field in the row. `key`: of each column its place in a row, and its field.
-    /// `change`: makes a change of what `ChangeBlock` knows of it. `keyspace_id`: of a row, of which it needs the key.
+    /// `change`: makes a change from what `ChangeBlock` knows about it. `keyspace_id`: of a row, of which it needs the key.
     #[new]
     #[pyo3(signature = (*, shard, source, table, columns, key, change, keyspace_id))]
     fn new(

@@ -60,6 +60,9 @@ pub struct WholeTransactions {
     size: usize,
     #[pyo3(get)]
     behind: usize,
+    /// Whether a transaction has no rows.
+    #[pyo3(get)]
+    has_empty: bool,
     blocks: Vec<ChangeBlock>,
 }
 
@@ -110,6 +113,7 @@ impl VStreamReader {
             rows: 0,
             size: 0,
             behind: 0,
+            has_empty: false,
             blocks: Vec::new(),
         };
         let all = answers.as_bytes();
@@ -143,6 +147,8 @@ impl VStreamReader {
             }
             whole.floor = whole.floor.max(events.timestamp);
             whole.position = Some(executed.clone());
+        } else {
+            whole.has_empty = true;
         }
         whole.executed = Some(executed);
         whole.timestamp = events.timestamp;

@@ -226,6 +226,20 @@ class ExecuteRequest(_message.Message):
     query: BoundQuery
     def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ..., query: _Optional[_Union[BoundQuery, _Mapping]] = ...) -> None: ...
 
+class StreamExecuteRequest(_message.Message):
+    __slots__ = ("query", "session")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    query: BoundQuery
+    session: Session
+    def __init__(self, query: _Optional[_Union[BoundQuery, _Mapping]] = ..., session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
+
+class StreamExecuteResponse(_message.Message):
+    __slots__ = ("result",)
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    result: QueryResult
+    def __init__(self, result: _Optional[_Union[QueryResult, _Mapping]] = ...) -> None: ...
+
 class RPCError(_message.Message):
     __slots__ = ("message", "code")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]

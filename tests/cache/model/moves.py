@@ -362,9 +362,10 @@ _NO_ANSWER, _NO_ROWS = Unavailable("no answer of the store"), Unavailable("no an
 
 @contextmanager
 def nonces_of(model: Model) -> Iterator[None]:
-    """Let invalidators take their nonces from their run."""
+    """Let invalidators and readers take their nonces from their run."""
     with pytest.MonkeyPatch.context() as patch:
         secrets = SimpleNamespace(token_hex=lambda size: model.programs.running.nonce(size))
         patch.setattr("relay.cache.invalidator.secrets", secrets)
+        patch.setattr("relay.cache.token_cache.secrets", secrets)
         patch.setattr("relay.cache.token_cache._log.disabled", True)
         yield

@@ -191,7 +191,7 @@ class Programs:
         return at if is_invalid else None
 
     def _cache(self, replay: Replay, store: ReplayedStore, number: int) -> TokenCache:
-        cache = TokenCache(
+        return TokenCache(
             self._around(store),
             NAMESPACE,
             tombstone_ttl=self._scenario.fillers_ttl[number],
@@ -199,10 +199,7 @@ class Programs:
             lease_ttl=LEASE_TTL,
             lease_wait=0,
             clock=partial(replay.call, "now"),
-            nonce=replay.nonce,
         )
-        cache._invalidator._clock = cache._clock
-        return cache
 
     def _load(
         self, replay: Replay, store: ReplayedStore, wanted: Mapping[str, Tokens | None]

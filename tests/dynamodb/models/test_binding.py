@@ -231,5 +231,5 @@ def test_a_table_that_does_not_become_active_is_not_waited_for_for_ever(
 
     monkeypatch.setattr(fresh.client, "describe_table", creating)
     engine = Engine(fresh.client, table_name=fresh._table_name)
-    with pytest.raises(Unavailable, match=r"table .*counters, or an index of it, is CREATING: bind again"):
+    with pytest.raises(Unavailable, match=r"table .*counters or one of its indexes is CREATING: bind again"):
         engine.bind(Counter, patience=0.0, sleep=lambda seconds: None)

@@ -49,12 +49,12 @@ def test_the_key_of_an_item_is_read_from_its_cache_key(
 @pytest.mark.parametrize(
     ("model", "template", "text", "message"),
     [
-        (Order, TEMPLATE, "order:ada", "'order:ada' is the cache key order:.* of no item of Order"),
-        (Order, TEMPLATE, "order:ada:1.0", "of no item of Order"),
-        (Order, TEMPLATE, "order:ada:one", "of no item of Order"),
-        (Blob, "blob:{id}", "blob:%", "of no item of Blob"),
-        (Blob, "blob:{id}", "blob:YR==", "of no item of Blob"),
-        (Texts, "{left}:{right}", "a:b:c", "of several items of Texts"),
+        (Order, TEMPLATE, "order:ada", "'order:ada' is not the cache key order:.* of any Order"),
+        (Order, TEMPLATE, "order:ada:1.0", "is not the cache key .* of any Order"),
+        (Order, TEMPLATE, "order:ada:one", "is not the cache key .* of any Order"),
+        (Blob, "blob:{id}", "blob:%", "is not the cache key .* of any Blob"),
+        (Blob, "blob:{id}", "blob:YR==", "is not the cache key .* of any Blob"),
+        (Texts, "{left}:{right}", "a:b:c", "is the cache key .* of more than one Texts"),
     ],
 )
 def test_a_text_that_is_the_key_of_no_one_item_is_refused(
@@ -67,7 +67,9 @@ def test_a_text_that_is_the_key_of_no_one_item_is_refused(
 
 @pytest.mark.parametrize("template", ["of:{owner}", "other:{id}"])
 def test_a_template_that_does_not_name_one_item_is_refused(template: str) -> None:
-    with pytest.raises(InvalidModel, match=r"Blob: .* must be one of its cache_keys, and have the .* its key: id"):
+    with pytest.raises(
+        InvalidModel, match=r"Blob: .* must be one of its cache_keys, and use exactly the .* its key: id"
+    ):
         item_key(Blob, template)
 
 

@@ -183,7 +183,7 @@ KEY: Any = (Attribute[str], hash_key())
         ({"a": (str, range_key())}, "Bad has no hash key"),
         ({"a": (str, hash_key()), "b": (str, hash_key())}, "Bad has two hash keys, a and b"),
         ({"a": (str, hash_key()), "b": (str, range_key()), "c": (str, range_key())}, "Bad has two range keys, b and c"),
-        ({"a": (bool, hash_key())}, "Bad.a is a hash key: a key is text, a number or bytes"),
+        ({"a": (bool, hash_key())}, "Bad.a is a hash key: a key must be text, a number or bytes"),
         ({"a": (str | None, hash_key())}, "Bad.a is a hash key.*never None"),
         ({"a": (set[str], hash_key())}, "Bad.a is a hash key"),
         ({"k": KEY, "a": complex}, "Bad.a: <class 'complex'> is not a type of columns"),
@@ -195,22 +195,25 @@ KEY: Any = (Attribute[str], hash_key())
         ({"k": KEY, "a": list[complex]}, "Bad.a: <class 'complex'>"),
         ({"k": KEY, "a": Tree}, "Bad.a: Tree contains itself"),
         ({"k": KEY, "a": Lost}, "Bad.a: name 'Elsewhere' is not defined"),
-        ({"k": KEY, "a": Initial}, "Bad.a: Initial takes only, which is not a field of it"),
+        ({"k": KEY, "a": Initial}, "Bad.a: Initial takes only, which is not one of its fields"),
         ({"k": KEY, "a": (list[str], column(default=[]))}, r"Bad.a: the default \[\] would be shared .* default=list"),
         ({"k": KEY, "a": (dict[str, int], column(default={"a": 1}))}, r"Bad.a: the default .* would be shared"),
         ({"k": KEY, "a": "Nowhere"}, "Bad: name 'Nowhere' is not defined in an annotation"),
         ({"k": KEY, "a": (int, 5)}, r"Bad.a has a value: use column\(default=...\)"),
         ({"k": KEY, "a": (str, column("k"))}, "Bad.a and Bad.k are both the attribute 'k'"),
-        ({"k": KEY, "a": (str, column("x" * 256))}, "Bad.a: an attribute's name has 1 to 255 bytes"),
+        ({"k": KEY, "a": (str, column("x" * 256))}, "Bad.a: an attribute name must consist of 1 to 255 bytes"),
         ({"k": KEY, "a": (str, column(columns="text"))}, "Bad.a: unknown type 'text'"),
         ({"k": KEY, "__init__": str}, "Bad.__init__"),
-        ({"k": KEY, "options": {"ttl": "a"}}, "Bad: ttl='a' is not a column: there are k"),
-        ({"k": KEY, "options": {"ttl": "k"}}, "Bad.k: a time to live is a number of seconds"),
+        ({"k": KEY, "options": {"ttl": "a"}}, "Bad: ttl='a' is not a column: its columns are k"),
+        ({"k": KEY, "options": {"ttl": "k"}}, "Bad.k: a time to live must be a number of seconds"),
         ({"k": KEY, "options": {"stream": "NEW"}}, "Bad: stream='NEW' is not a view type"),
         ({"k": KEY, "options": {"stream": True}}, "Bad: stream=True is not a view type"),
         ({"k": KEY, "options": {"stream": ["NEW_IMAGE"]}}, "Bad: stream=.* is not a view type"),
         ({"k": KEY, "a": datetime, "options": {"ttl": "a"}}, "Bad.a: a time to live .* annotate it as Seconds"),
-        ({"k": KEY, "options": {"table": "a table"}}, "Bad: a table has 3 to 255 letters.* not 'a table'"),
+        (
+            {"k": KEY, "options": {"table": "a table"}},
+            "Bad: a table name must consist of 3 to 255 letters.*; 'a table' does not",
+        ),
         ({"k": KEY, "options": {"cache_keys": ["k:{k"]}}, "Bad: cache key: .* unmatched"),
         ({"k": KEY, "options": {"cache_keys": ["k:{x}"]}}, "Bad: the cache key 'k:{x}' names 'x'"),
         ({"k": KEY, "a": set[str], "options": {"cache_keys": ["k:{a}"]}}, "Bad.a cannot be in the cache key"),
@@ -224,13 +227,16 @@ def test_a_wrong_declaration_names_the_class_and_the_column(columns: dict[str, A
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (GlobalIndex(hash="x"), r"Bad.by has the key 'x', which is not a column: there are a, b, c"),
-        (GlobalIndex(hash="c"), "Bad.by has the key Bad.c: a key is text, a number or bytes"),
+        (GlobalIndex(hash="x"), r"Bad.by has the key 'x', which is not a column: its columns are a, b, c"),
+        (GlobalIndex(hash="c"), "Bad.by has the key Bad.c: a key must be text, a number or bytes"),
         (GlobalIndex(hash="b", projection=["x"]), "Bad.by projects 'x', which is not a column of Bad"),
-        (GlobalIndex(hash="b", projection="some"), 'Bad.by: the projection is "all", "keys" or a list'),
+        (GlobalIndex(hash="b", projection="some"), 'Bad.by: the projection must be "all", "keys" or a list'),
         (GlobalIndex(hash="b", range="b"), "Bad.by has the key Bad.b twice"),
-        (GlobalIndex(hash="b", name="by"), "Bad.by: an index has 3 to 255 letters.* not 'by'"),
-        (GlobalIndex(hash="b", name="by b"), "Bad.by: an index has 3 to 255 letters.* not 'by b'"),
+        (GlobalIndex(hash="b", name="by"), "Bad.by: an index name must consist of 3 to 255 letters.*; 'by' does not"),
+        (
+            GlobalIndex(hash="b", name="by b"),
+            "Bad.by: an index name must consist of 3 to 255 letters.*; 'by b' does not",
+        ),
         (LocalIndex(range="b"), "Bad.by is a local index, so Bad needs a range key"),
     ],
 )
@@ -260,7 +266,7 @@ def test_an_unhashable_class_is_refused() -> None:
 
 
 def test_a_column_without_an_annotation_is_refused() -> None:
-    with pytest.raises(InvalidModel, match=r"Untyped.a has no annotation"):
+    with pytest.raises(InvalidModel, match=r"Untyped.a needs an annotation with the type"):
 
         class Untyped(Model):
             a = hash_key()

@@ -215,7 +215,7 @@ def test_a_condition_decides_whether_an_item_is_written(engine: Engine, operatio
     saved = order()
     engine.save(saved)
     write = getattr(engine, operation)
-    with pytest.raises(ConstraintViolation, match=r"Order .*: the item is not as the condition wants it"):
+    with pytest.raises(ConstraintViolation, match=r"Order .*: the item does not meet the condition"):
         write(saved, condition=Order.total > Decimal(20))
     write(saved, condition=(Order.total < Decimal(20)) & Order.tags.contains("red"))
 
@@ -232,7 +232,7 @@ def test_what_is_not_a_condition_is_refused(engine: Engine) -> None:
 def test_a_condition_on_a_column_of_another_class_is_refused(
     engine: Engine, calls: Calls, operation: str, condition: Condition
 ) -> None:
-    """The item has no such attribute, so it would say nothing of what it was meant to guard."""
+    """The item has no such attribute, so it would not guard anything."""
     with pytest.raises(InvalidCondition, match=r"(Counter|Mirror)\.\w+ cannot be tested: Order does not have it"):
         getattr(engine, operation)(order(), condition=condition)
     assert calls == []
@@ -291,7 +291,7 @@ def test_two_classes_that_disagree_on_the_key_of_their_table_are_not_loaded_toge
         id: Attribute[int] = hash_key()
 
     for objects in ([Text(id="1"), Wrong(id=1)], [Wrong(id=1), Text(id="1")]):
-        with pytest.raises(InvalidModel, match=r"(Text|Wrong) and (Text|Wrong) declare different keys of .*ids-text"):
+        with pytest.raises(InvalidModel, match=r"(Text|Wrong) and (Text|Wrong) declare different keys for .*ids-text"):
             engine.load(*objects)
     assert calls == []
 

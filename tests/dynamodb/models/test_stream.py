@@ -160,5 +160,5 @@ def test_a_type_knows_the_engine_that_uses_it(fresh: Engine) -> None:
 
 
 def test_unpack_and_model_are_not_both_given(streams: Any) -> None:
-    with pytest.raises(ValueError, match="pass one of `unpack` and `model`"):
+    with pytest.raises(ValueError, match="pass only one of `unpack` and `model`"):
         Stream(streams, "arn", unpack=True, model=Order)

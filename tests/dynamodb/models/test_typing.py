@@ -1,4 +1,4 @@
-"""What a type checker knows of columns: ``make lint`` fails if one of these is no longer so."""
+"""What a type checker knows about columns: ``make lint`` fails if one of these is no longer so."""
 
 from __future__ import annotations
 

@@ -73,6 +73,23 @@ class TestACompressedTransaction:
         ):
             read_commits(stream, 1)
 
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            b"\x02\x01",
+            packed(2) + packed(1) + packed(0) + packed(0) + b"not zstd",
+            packed(0) + bytes(19),  # an event that says that it has no bytes
+        ],
+    )
+    def test_that_is_malformed_is_refused_with_its_place(self, payload: bytes) -> None:
+        if b"zstd" in payload:
+            pytest.importorskip("zstandard")
+        with (
+            reading_events([event(GTID, gtid(A, 10)), event(40, payload)]) as (stream, _),
+            pytest.raises(NotCarried, match=f"GTID {A}:10: a compressed transaction is malformed"),
+        ):
+            read_commits(stream, 1)
+
     def test_needs_an_optional_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Except where no rows are read."""
         monkeypatch.setitem(__import__("sys").modules, "zstandard", None)

@@ -8,7 +8,7 @@ import pytest
 
 from relay.mysql.binlog.events import BinlogPlace
 from relay.mysql.binlog.known_tables import KnownTables
-from relay.mysql_dialect.layouts import LostKey, SkippedTables
+from relay.mysql_dialect.layout_cache import LostKey, SkippedTables
 from relay.mysql_dialect.tables import Table, lay_out
 from relay.table import Column
 from tests.mysql.encoder import table_map

@@ -47,7 +47,7 @@ class TestAScriptedServer:
                 r"removes or replaces rows of shop\.orders.*DROP PARTITION p.*Start after",
             ),
             *(
-                ([event(GTID, gtid(A, 10)), event(QUERY, said)], "may be to tables of shop")
+                ([event(GTID, gtid(A, 10)), event(QUERY, said)], "may affect tables of shop")
                 for said in (
                     query(b"SET STATEMENT sql_mode='' FOR TRUNCATE TABLE \"orders\""),
                     query(b"TRUNCATE TABLE `orders`", charset=10),
@@ -60,7 +60,7 @@ class TestAScriptedServer:
                     event(17, b"\1\0\0\0" + b"1,a"),
                     event(18, loaded(b"LOAD DATA INFILE 'x' INTO TABLE `orders`")),
                 ],
-                r"may be to shop\.\w+ is logged as a statement.*LOAD DATA.*ROW",
+                r"may affect shop\.\w+ is logged as a statement.*LOAD DATA.*ROW",
             ),
             ([*ALONE, event(10, bytes(40))], r"unknown type 10"),
             ([event(34, gtid(A, 10))], r"has no GTID.*gtid_mode"),

@@ -12,7 +12,7 @@ import pytest
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.mysql.binlog import files
-from relay.mysql.binlog.events import Commit, Heartbeat, Rotate, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import Commit, Heartbeat, Rows, Statement, TransactionBegin
 from relay.mysql.errors import BinlogPurged, Closed, Diverged, Interrupted
 from relay.mysql_dialect.statements import Kind, classify
 from relay.services.mariadb import MariaDB
@@ -231,7 +231,7 @@ class TestAStream:
                 with pytest.raises(BinlogPurged):
                     files.look_into(connection, "binlog.999999")
         assert [event.changes[0][1] for event in found if isinstance(event, Rows)] == [(1,), (2,)]
-        assert [event.file for event in found if isinstance(event, Rotate)][-1] == binlogs(own)[-1]
+        assert [event.file for event in found if isinstance(event, Commit)][-1] == binlogs(own)[-1]
         assert looked[-1].before == parse(before)
         assert not looked[0].before
         assert looked[0].begun <= looked[-1].begun
@@ -270,7 +270,7 @@ class TestAStream:
             )
             with reading(own, unique, start=parse(ahead)) as reader, pytest.raises(Diverged, match=message):
                 reader.until_it_fails()
-            # MySQL says nothing about transactions of other servers.
+            # MySQL does not report transactions of other servers.
             last = f"{own.gtid},24da167a-0c0c-11e8-8442-00059a3c7b00:1-7" if is_mysql(own) else f"0-{own.server_id}-3"
             execute("INSERT INTO t VALUES (2)")
             with reading(own, unique, start=parse(last)) as reader:

@@ -8,7 +8,15 @@ import uuid
 import pytest
 
 from relay.gtid import parse
-from relay.mysql.binlog.events import MARIADB_GTID, STANDALONE, Commit, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import (
+    COMPRESSED_QUERY,
+    MARIADB_GTID,
+    STANDALONE,
+    Commit,
+    Rows,
+    Statement,
+    TransactionBegin,
+)
 from relay.mysql.errors import NotCarried
 from tests.mysql.encoder import event, gtid, query, rows, table_map
 from tests.mysql.scripted import SETTINGS
@@ -44,7 +52,7 @@ from tests.mysql.scripted_binlogs import (
     ],
 )
 def test_a_statement_about_a_temporary_table_is_about_no_other(sql: bytes, is_temporary: bool) -> None:
-    """I7: a flag of MariaDB's event says that it uses one. A table that is filled from one is none."""
+    """I7: a flag of MariaDB's event says that it uses one. A table that is filled from one is not one itself."""
     begins = [event(MARIADB_GTID, struct.pack("<QIB6x", number, 0, STANDALONE)) for number in (10, 11)]
     events = [begins[0], event(QUERY, query(sql), flags=4), begins[1], event(QUERY, query(sql))]
     settings = {**SETTINGS, "gtid_domain_id": "0"}
@@ -88,6 +96,14 @@ def test_an_event_of_another_kind_of_server_is_refused_after_what_was_before_it(
         assert len(read_commits(stream, 1)) == 3
         with pytest.raises(NotCarried, match="an event is malformed"):
             read_commits(stream, 1)
+
+
+@pytest.mark.parametrize("stored", [b"\x81\x05garbage", b"\x01\x05of an unknown compression"])
+def test_a_compressed_statement_that_is_malformed_is_refused_with_its_place(stored: bytes) -> None:
+    """I8: with a checksum that is right."""
+    events = [event(GTID, gtid(A, 10)), event(COMPRESSED_QUERY, query(stored))]
+    with reading_events(events) as (stream, _), pytest.raises(NotCarried, match=f"GTID {A}:10: an event is malformed"):
+        read_commits(stream, 1)
 
 
 class TestATransaction:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.mysql import connection
-from relay.mysql.binlog.events import COMMIT, BinlogEvent, Commit, Heartbeat, RawRows, RawTransactions, Rotate
+from relay.mysql.binlog.events import COMMIT, BinlogEvent, Commit, Heartbeat, RawRows, RawTransactions
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.relayed_tables import Layouts
 from relay.mysql.transactions import ShardTransactions
 from tests import needs
 from tests.examples import examples
@@ -121,7 +121,7 @@ def read(events: Sequence[bytes], of: Layouts, *, is_mariadb: bool, compiled: bo
                     found += stream.read(5)
                 except RelayError as error:
                     end = (stream.position, stream.executed, str(error).replace(str(script.port), "PORT"))
-                    kept = [each for each in found if not isinstance(each, Heartbeat | Rotate)]
+                    kept = [each for each in found if not isinstance(each, Heartbeat)]
                     # Nobody asks where whole transactions end.
                     return [COMMIT if isinstance(each, Commit) else each for each in kept], end
 

@@ -77,7 +77,8 @@ def _next_step(world: World, scenario: Scenario) -> Iterator[Move]:
 
 
 def _advanced(world: World, step: WriteControl, scenario: Scenario) -> World:
-    before, control = world.control, replace(step.control, emptied=Times(step.control.emptied))
+    begun = replace(step.control.begun, emptied=Times(step.control.begun.emptied))
+    before, control = world.control, replace(step.control, begun=begun)
     if before is None or before.id != control.id:
         world = world._replace(segments=(), pages=(), asked=None)
     if step.mark == "begin":
@@ -86,11 +87,11 @@ def _advanced(world: World, step: WriteControl, scenario: Scenario) -> World:
     tables = [name for name in sorted(world.known) if has_marks(control, name, is_dropped=False)]
     tables += [name for name in sorted(world.dropped) if has_marks(control, name, is_dropped=True)]
     if step.mark == "begin" and (scenario.repairs or world.gaps <= repaired_by(control)):
-        return world._replace(doubtful=world.doubtful.difference(tables, (part.table for part in control.parts)))
+        return world._replace(doubtful=world.doubtful.difference(tables, (part.table for part in control.begun.parts)))
     if step.mark == "end":
         for name in tables:
             if name not in control.left_out:
-                world = _swept(world, name, control.as_of)
+                world = _swept(world, name, control.begun.as_of)
     return world
 
 
@@ -108,15 +109,15 @@ def _reads(world: World, scenario: Scenario) -> Iterator[Move]:
     if control is None or control.state is not ShardState.READING or is_stopped(control, world.requests):
         return
     begun = {*dict(world.segments), *(page.segment for page in world.pages)}
-    for number, part in enumerate(control.parts):
+    for number, part in enumerate(control.begun.parts):
         if number not in begun:
             rows = dict(world.rows).get(part.table, ())
             promised, read_at = min((each.at for each in world.pending), default=world.now), world.now + scenario.skew
-            as_of = max(control.as_of, min(promised, read_at - MARGIN))
+            as_of = max(control.begun.as_of, min(promised, read_at - MARGIN))
             yield f"read {part.table}", world._replace(pages=(*world.pages, PageRead(number, rows, as_of, read_at)))
             break  # the others later: in which order makes no difference to what each one shows
     for page in world.pages:
-        name = control.parts[page.segment].table
+        name = control.begun.parts[page.segment].table
         yield (
             f"rows of {name}",
             world._replace(
@@ -227,7 +228,7 @@ def _is_still_read(world: World, table: str) -> bool:
     if control.state is ShardState.FINISHED:
         return bool(control.again) and table in (*control.again, table if "" in control.again else "")
     begun = {*dict(world.segments), *(page.segment for page in world.pages)}
-    return control.state is ShardState.PLANNED or len(begun) < control.segments
+    return control.state is ShardState.PLANNED or len(begun) < control.begun.segments
 
 
 def insert(world: World, table: str, _: Scenario) -> World | None:
@@ -282,7 +283,7 @@ def reset(world: World, _: str, scenario: Scenario) -> World:
     gaps = frozenset({"reset"})
     if control is not None:
         repaired = tuple("reset" if each == found.id else each for each in control.gaps)
-        control = replace(control, gaps=repaired, emptied=Times())
+        control = replace(control, gaps=repaired, begun=replace(control.begun, emptied=Times()))
     return after._replace(gaps=gaps, control=control, segments=(), emptied=Times(), reached=0.0)
 
 

@@ -234,14 +234,13 @@ def _tick(time: float) -> int:
 def _with_times(world: World, of: Callable[[Any], Any]) -> World:
     control, asked = world.control, world.asked
     if control is not None:
-        emptied = Times({name: of(time) for name, time in control.emptied.items()})
+        emptied = Times({name: of(time) for name, time in control.begun.emptied.items()})
         control = replace(
             control,
             id="newest",
             after=of(control.after),
-            as_of=of(control.as_of),
+            begun=replace(control.begun, as_of=of(control.begun.as_of), emptied=emptied),
             updated_at=of(control.updated_at),
-            emptied=emptied,
         )
     if asked is not None:
         asked = Asked(of(asked.as_of), Times({n: of(time) for n, time in asked.emptied.items()}), asked.tables)

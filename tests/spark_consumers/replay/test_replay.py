@@ -16,14 +16,14 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 
 from relay.change import Change, Operation
+from relay.config import load
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets
 from relay.services.postgres import execute
 from tests.command_line import errors, relay
 from tests.faults.harness import Relay
 from tests.log_lines import log_lines
-from tests.spark_consumers.spark_process import SparkProcess
-from tests.spark_consumers.topic import Topic, change, mark, read
+from tests.spark_consumers.topic import Topic, change, copied, logged, mark, read
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
@@ -39,11 +39,6 @@ with mock.patch.dict(os.environ, RELAY_STATE=sys.argv.pop(1)), mock.patch.object
 """
 # So small that a replay takes several, and is killed after the first one; so large that it takes two or three.
 SMALLEST, SMALL = (IN_BATCHES.replace("AT_MOST)", f"{number})") for number in (12, 30))
-
-
-@pytest.fixture
-def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
-    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
 
 
 def arguments(topic: Topic, kind: str, into: str, *options: str) -> tuple[str, ...]:
@@ -142,7 +137,7 @@ finally:
     assert topic.spark is not None
     with pytest.raises(AssertionError, match="cut off"):
         topic.spark.run(cut_off, SMALL, *given)
-    with pytest.raises(AssertionError, match="did not come to its end"):
+    with pytest.raises(AssertionError, match="did not finish"):
         topic.consume("log", checkpoint="log")
     replay(topic, "log", into, "--to", json.dumps(ends), *checkpoint(topic, "log"))
     topic.publish([line(3)])
@@ -159,7 +154,7 @@ def test_a_topic_that_is_created_again_after_a_swap_is_not_read_from_where_the_r
     topic.create_again()
     topic.publish(history([2, 3]))
     topic.refuse("log", checkpoint="log")
-    assert "was created again since it was read from the checkpoint" in topic.log.read_text()
+    assert "was created again, so the offsets in the checkpoint" in topic.log.read_text()
     client.commit(offsets=reported, asynchronous=False)  # a broker forgets those of a topic that is deleted
     client.close()
     topic.refuse("log", "--from", "committed", checkpoint="another")
@@ -202,20 +197,23 @@ def test_a_replay_to_a_watermark_ends_with_what_was_committed_before(topic: Topi
     assert (found["copy"]["c0"], found["lines"]) == (500, {"ada": 1})
 
 
-def test_a_replay_with_a_schema_registry_finds_its_end_and_its_snapshots(topic: Topic, schema_registry: Any) -> None:
+def test_a_replay_with_a_schema_registry_finds_its_end_and_its_snapshots(
+    topic: Topic, database_url: str, schema_registry: Any
+) -> None:
     """I1, I7: before its first batch it has met no schema."""
+    topic.set_copy_url(database_url)
     topic.use_registry(schema_registry.url)
     time = 1_700_000_000
     topic.publish([committed(one, (time - 60) * 1_000_000) for one in history([1])])
     early = topic.ends()
     topic.publish([committed(one, (time + 60) * 1_000_000) for one in history([2])])
     topic.publish_watermark(time)
-    events = replay(topic, "copy", f"delta://{topic.folder}/one", "--to", "watermark:2023-11-14T22:13:20Z")
+    events = replay(topic, "copy", "schema:one", "--to", "watermark:2023-11-14T22:13:20Z")
     assert json.loads(events[-1]["offsets"])[topic.name] == early
     remove_beginning(topic)
     as_of = time + 200
     topic.publish([mark("begin", as_of), *(read(f"c{number}", 99, as_of) for number in range(3)), mark("end", as_of)])
-    events = replay(topic, "copy", f"delta://{topic.folder}/two")
+    events = replay(topic, "copy", "schema:two")
     assert json.loads(events[-1]["offsets"])[topic.name] == topic.ends()
 
 
@@ -236,13 +234,13 @@ finally:
 """
 
 
-def test_a_replay_that_sigterm_ends_is_not_taken_for_a_whole_one(topic: Topic) -> None:
+def test_a_replay_that_sigterm_ends_is_not_taken_for_a_whole_one(topic: Topic, database_url: str) -> None:
     """I7"""
+    topic.set_copy_url(database_url)
     topic.publish([*history([1, 2]), line(1)])
-    into = f"delta://{topic.folder}/rebuilt"
     assert topic.spark is not None
     log = topic.folder / "stopped.log"
-    given = arguments(topic, "copy", into, "--json")
+    given = arguments(topic, "copy", "schema:rebuilt", "--json")
     printed = topic.spark.run(f"import sys\n{STOPPED}", SMALLEST, *given, log=log).splitlines()
     outcome = json.loads(printed[0])
     assert (outcome["finished"], printed[1:]) == (False, ["143"])
@@ -269,7 +267,7 @@ hadoop.set("fs.viewfs.mounttable.{topic.name}.link./relay", {topic.folder.as_uri
     with pytest.raises(AssertionError, match="only folders of this machine can change places safely, not file:"):
         topic.spark.run(mounted, *arguments(topic, "log", into, *checkpoint(topic, "log")))
     topic.spark.run(mounted, *arguments(topic, "log", into))
-    with pytest.raises(AssertionError, match="rebuilt: is not empty, and no replay into it has begun"):
+    with pytest.raises(AssertionError, match="the folder is not empty, and no replay into it has begun"):
         topic.spark.run(mounted, *arguments(topic, "copy", f"delta+{into}"))
     assert "_delta_log" in [path.name for path in (topic.folder / "rebuilt").iterdir()]
     topic.set_log_path(f"file://{topic.folder}/rebuilt")
@@ -366,25 +364,24 @@ def test_a_place_inside_another_one_is_refused(topic: Topic, into: str) -> None:
     (topic.folder / "copy").mkdir()
     result = relay("replay", "copy", topic.path, "--into", into.format(topic.folder), "--swap")
     assert result.exit_code == 2
-    assert "may be inside the other: give a place beside it" in errors(result)[0]
+    assert "must not be inside each other: choose a location beside it" in errors(result)[0]
 
 
-def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topic) -> None:
+def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topic, database_url: str) -> None:
     """I9: what was removed is not in the target, and nobody would know."""
+    topic.set_copy_url(database_url)
     as_of = 1_700_000_000 + 200
     topic.publish([*history([1]), line(1)])
     remove_beginning(topic)
-    for kind, into in (("copy", "delta"), ("log", "file")):
+    for kind, into in (("copy", "schema:partial"), ("log", f"file://{topic.folder}/log-partial")):
         with pytest.raises(AssertionError, match=r"\[1\] begins at offset 4, 20"):
-            replay(topic, kind, f"{into}://{topic.folder}/{kind}-partial")
+            replay(topic, kind, into)
     with pytest.raises(AssertionError, match="no watermark yet"):
-        replay(topic, "copy", f"delta://{topic.folder}/none", "--to", "watermark:-1s")
+        replay(topic, "copy", "schema:none", "--to", "watermark:-1s")
     topic.publish([mark("begin", as_of), *(read(f"c{number}", 99, as_of) for number in range(3)), mark("end", as_of)])
-    replay(topic, "copy", f"delta://{topic.folder}/copy-partial")
-    topic.set_copy_url(f"delta://{topic.folder}/copy-partial")
+    replay(topic, "copy", "schema:partial")
     replay(topic, "log", f"file://{topic.folder}/log-partial", "--partial")
     topic.set_log_path(f"file://{topic.folder}/log-partial")
-    after = topic.apply()
-    assert after["copy"] == {f"c{number}": 99 for number in range(3)}
-    assert len(after["log"]) == len(history([1])) - 8 + 3 + 2 + 1
+    assert copied(load(topic.path), "orders", prefix="partial_") == {f"c{number}": 99 for number in range(3)}
+    assert len(logged(load(topic.path))) == len(history([1])) - 8 + 3 + 2 + 1
     assert os.listdir(topic.folder / "state")

@@ -1,0 +1,124 @@
+"""Which topic the changes of a table go to, as `topics` of the config says, and which table owns a topic."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticKnownError
+
+from relay.config.errors import did_you_mean, refuse
+from relay.config.schema_forms import texts
+from relay.config.template import Template
+from relay.config.yaml_file import Location
+
+DEFAULT = "{name}.{table}"
+OTHERS = "default"
+"""The key of all tables that no other key of the mapping names."""
+
+_TEMPLATE = texts(r"(?:[^{}]|\{(?:name|table)\}|\{\{|\}\})+")
+
+
+def _checked(value: Any) -> Any:
+    if isinstance(value, str):
+        refuse(((), problem) for problem in _problems(value))
+    elif not isinstance(value, dict):
+        raise PydanticKnownError("string_type")
+    else:
+        refuse(((key,), problem) for key, template in value.items() for problem in _problems(template, key))
+    return value
+
+
+def _problems(template: Any, key: str = "") -> Iterator[str]:
+    if not isinstance(template, str):
+        yield "must be text, such as sales.orders.v1"
+        return
+    try:
+        columns = set(Template.parse(template).columns)
+    except ValueError as error:
+        yield str(error)
+        return
+    if unknown := columns - {"name", "table"}:
+        yield f"unknown placeholder {{{min(unknown)}}}; use {{name}} and {{table}}"
+    elif "*" in key and "table" not in columns:
+        yield "must contain {table}, because several tables may match"
+
+
+Topics = Annotated[
+    str | dict[str, str],
+    BeforeValidator(_checked),
+    WithJsonSchema({"anyOf": [_TEMPLATE, {"type": "object", "minProperties": 1, "additionalProperties": _TEMPLATE}]}),
+]
+"""A template for the topics of all tables, or one for each table: by its name, by a pattern with `*`, or `default`."""
+
+
+def route(topics: str | Mapping[str, str], table: str) -> tuple[Location, str]:
+    """Return the template of a table's topic, and its place in the config.
+
+    The table's own name comes first, then the first pattern that matches it, then `default`.
+    """
+    if isinstance(topics, str):
+        return ("topics",), topics
+    keys = [table] if table in topics and table != OTHERS else []
+    keys += [key for key in topics if "*" in key and _matches(key, table)]
+    return (("topics", keys[0]), topics[keys[0]]) if keys else route_of_others(topics)
+
+
+def route_of_others(topics: str | Mapping[str, str]) -> tuple[Location, str]:
+    """Return the template of the topics of all tables that no key names or matches, and its place in the config."""
+    if isinstance(topics, str) or OTHERS not in topics:
+        return ("topics",), topics if isinstance(topics, str) else DEFAULT
+    return ("topics", OTHERS), topics[OTHERS]
+
+
+def unknown_tables(topics: str | Mapping[str, str], tables: Iterable[str]) -> Iterator[tuple[Location, str]]:
+    """Yield a problem for each key that is none of ``tables``, which are all that are relayed, and no pattern."""
+    known = list(tables)
+    for key in topics if isinstance(topics, dict) else ():
+        if key != OTHERS and "*" not in key and key not in known:
+            yield ("topics", key), f"no source reads table {key!r}; {did_you_mean(key, known, 'known tables: ')}"
+
+
+def _matches(pattern: str, table: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), table, re.DOTALL) is not None
+
+
+Place = tuple[str, str]
+"""A source and one of its tables."""
+
+
+@dataclass
+class TopicClaims:
+    """The owners of topics. ``topic``: returns a table's topic. ``own``: the relay's topics. Any thread may use it.
+
+    ``is_contested``: a table lacks its topic because another table has it.
+    """
+
+    topic: Callable[[str], str] = field(compare=False, repr=False)
+    own: Iterable[str] = field(compare=False, repr=False)
+    is_contested: bool = field(default=False, compare=False)
+    # By the topic's name as Kafka compares it. The relay's own topics have no source.
+    _owners: dict[str, Place] = field(default_factory=dict, compare=False, repr=False)
+
+    def begin(self, tables: Iterable[Place]) -> None:
+        """Start over with ``tables``. The first table to claim a topic gets it."""
+        self._owners = {topic_key(topic): ("", "") for topic in self.own}
+        for table in tables:
+            self.refusal(*table)
+        self.is_contested = False
+
+    def refusal(self, source: str, table: str) -> str:
+        """Claim the topic of a table. Return "" if the table has it now, otherwise whose topic it is."""
+        topic, place = self.topic(table), (source, table)
+        owner = self._owners.setdefault(topic_key(topic), place)  # in one step, because several threads may claim it
+        if owner == place:  # I8
+            return ""
+        self.is_contested |= bool(owner[0])
+        of = f"the topic of table {owner[1]} of source {owner[0]}" if owner[0] else "one of the relay's own"
+        return f"its topic would be {topic!r}, which is {of}"
+
+
+def topic_key(topic: str) -> str:
+    """Return the part of a topic's name that must be unique: Kafka treats dots and underscores as equal."""
+    return topic.replace(".", "_")

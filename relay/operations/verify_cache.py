@@ -1,0 +1,214 @@
+"""``relay verify``: compares cached values with the rows behind them, as Meta's Polaris does.
+
+A value that differs does not prove a fault: its change may be on its way. So the value is looked at again until the
+cache drops it, or has served it beside the same rows for as long as the caller allows.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from relay.cache import entry_key, generation_key, open_store
+from relay.cache.entry import decode
+from relay.cache.store import SampledStore
+from relay.config import CacheConfig, Config
+from relay.config.template import Template
+from relay.errors import ConfigError
+from relay.operations.expected_values import ItemsTruth, LoadersTruth, ServedValue, truth
+
+_ROUNDS = 3  # rounds of `within` seconds that a value is looked at while its rows change
+_LOOKS = 20  # least number of looks in one round
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks, which double each time
+_SHOWN_BYTES = 300
+_EXAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StaleEntry:
+    """A value that the cache served for ``seconds`` although the rows give ``truth``. None if there is no item.
+
+    ``shows_values``: False if the values may come from protected columns.
+    """
+
+    key: str
+    value: bytes | None
+    truth: bytes | None
+    seconds: float
+    shows_values: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "cached": self._shown(self.value),
+            "truth": self._shown(self.truth),
+            "seconds": round(self.seconds, 1),
+        }
+
+    def _shown(self, value: bytes | None) -> str | None:
+        if value is None:
+            return None
+        if not self.shows_values:
+            return f"not shown, because of `protect` ({len(value)} bytes)"
+        text = value[:_SHOWN_BYTES].decode(errors="backslashreplace")
+        return text if len(value) <= _SHOWN_BYTES else f"{text}... ({len(value)} bytes)"
+
+
+@dataclass(slots=True)
+class Verification:
+    """The result. Each sampled key is ``consistent``, ``stale``, ``unknown`` or ``without_value``.
+
+    ``late``: how many of the consistent ones differed at first; ``slowest``: the seconds until the last of them agreed.
+    ``without_value``: invalidated, being filled, or past their time to live. ``unmatched``: keys that match no
+    template, so nothing invalidates their values. ``unknown``: the number of keys for each reason.
+    """
+
+    namespace: str
+    within: float
+    sampled: int = 0
+    consistent: int = 0
+    late: int = 0
+    slowest: float = 0.0
+    without_value: int = 0
+    stale: list[StaleEntry] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def checked(self) -> int:
+        return self.consistent + len(self.stale)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "sampled": self.sampled,
+            "checked": self.checked,
+            "consistent": self.consistent,
+            "late": self.late,
+            "slowest_seconds": round(self.slowest, 1),
+            "stale": len(self.stale),
+            "unknown": self.unknown.total(),
+            "without_value": self.without_value,
+            "within_seconds": self.within,
+            "consistent_within": self.consistent / self.checked if self.checked else None,
+            "stale_entries": [entry.to_json() for entry in self.stale],
+            "unknown_reasons": dict(self.unknown),
+            "unmatched": len(self.unmatched),
+            "unmatched_keys": self.unmatched[:_EXAMPLES],
+        }
+
+
+def verify(
+    config: Config,
+    *,
+    sample: int,
+    within: float,
+    loaders: Sequence[str] = (),
+    say: Callable[[str], None] = lambda text: None,
+) -> Verification:
+    """Compare up to ``sample`` values of the config's cache with their rows, and return what was found.
+
+    ``within``: seconds that the consumer has to invalidate a value. ``loaders``: the application's, as ``module:name``.
+    ``say``: receives progress messages. Raises ``ConfigError``, and ``Unavailable`` if cache or rows cannot be read.
+    """
+    cache = config.cache
+    if cache is None:
+        raise ConfigError("the config has no `cache:` section: add one to verify the cache")
+    with closing(truth(config, loaders)) as compared_with, closing(open_store(cache.url)) as store:
+        shows_values = not any(source.protect for source in config.sources)
+        result = Verification(cache.namespace, within)
+        return _Verifier(store, cache, compared_with, say, shows_values, result).run(sample)
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A value that differs. ``first``: when first seen. ``since``: when first seen beside the present rows."""
+
+    value: bytes | None
+    truth: bytes | None
+    first: float
+    since: float
+
+
+@dataclass(slots=True)
+class _Verifier:
+    store: SampledStore
+    cache: CacheConfig
+    truth: LoadersTruth | ItemsTruth
+    say: Callable[[str], None]
+    shows_values: bool
+    result: Verification
+    suspects: dict[str, _Suspect] = field(default_factory=dict)
+
+    def run(self, sample: int) -> Verification:
+        result = self.result
+        templates = [Template.parse(text) for texts in self.cache.keys.values() for text in texts]
+        prefix = entry_key(result.namespace, "")
+        keys = [name.removeprefix(prefix) for name in self.store.sample(prefix, sample)]
+        result.sampled = len(keys)
+        served = self._served(keys)
+        result.without_value = len(keys) - len(served)
+        result.unmatched = sorted(
+            key for key in served if all(next(each.matches(key), None) is None for each in templates)
+        )
+        self._settle(served, served)
+        if self.suspects:
+            self.say(f"{len(self.suspects)} values differ from their rows: looking again for up to {result.within:g} s")
+        pause = _FIRST_PAUSE
+        while self.suspects:
+            time.sleep(min(pause, result.within / _LOOKS))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            self._settle(list(self.suspects), self._served(self.suspects))
+        return result
+
+    def _served(self, keys: Collection[str]) -> dict[str, ServedValue]:
+        """Return the values that the cache serves now."""
+        names = [entry_key(self.result.namespace, key) for key in keys]
+        found, generation = self.store.read(names, generation_key(self.result.namespace))
+        now = time.time()
+        served = {}
+        for key, stored in zip(keys, found, strict=True):
+            entry = decode(stored.meta) if stored else None
+            if stored and entry and entry.serves(generation, now):
+                served[key] = ServedValue(stored.value, entry.tokens)
+        return served
+
+    def _settle(self, keys: Iterable[str], values: Mapping[str, ServedValue]) -> None:
+        """Count the keys whose state is certain, and keep the others as suspects. ``values``: the served values."""
+        compared = self.truth.compare(values) if values else {}
+        now = time.monotonic()
+        for key in keys:
+            suspect, served, found = self.suspects.get(key), values.get(key), compared.get(key)
+            # The cache may no longer serve the value that differed.
+            if served is None or found is None or found.is_same or (suspect and served.value != suspect.value):
+                self._count_consistent(key, now)
+            elif found.unknown:
+                self._count_unknown(key, found.unknown)
+            else:
+                self._suspect(key, served.value, found.truth, now)
+
+    def _count_consistent(self, key: str, now: float) -> None:
+        self.result.consistent += 1
+        suspect = self.suspects.pop(key, None)
+        if suspect is not None:
+            self.result.late += 1
+            self.result.slowest = max(self.result.slowest, now - suspect.first)
+
+    def _count_unknown(self, key: str, reason: str) -> None:
+        self.suspects.pop(key, None)
+        self.result.unknown[reason] += 1
+
+    def _suspect(self, key: str, value: bytes | None, truth: bytes | None, now: float) -> None:
+        within = self.result.within
+        suspect = self.suspects.get(key)
+        if suspect is None:
+            self.suspects[key] = _Suspect(value, truth, now, now)
+        elif suspect.truth != truth:
+            suspect.truth, suspect.since = truth, now
+            if now - suspect.first >= _ROUNDS * within:
+                self._count_unknown(key, "the rows, or the values that the loader computes from them, kept changing")
+        elif now - suspect.since >= within:
+            del self.suspects[key]
+            self.result.stale.append(StaleEntry(key, value, truth, now - suspect.first, self.shows_values))

@@ -1,0 +1,53 @@
+"""Up to which time a consumer has applied what was committed, while changes go on being published."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Producer
+
+from relay.config import Config
+from relay.kafka.group_offsets import GroupOffsets
+from relay.operations.verify_tables import AppliedTime
+from tests.kafka.configs import config as config_of
+from tests.kafka.limited_topics import create
+from tests.kafka.proxy import Api, Pass, ProxiedBroker, Request, Verdict
+
+pytestmark = pytest.mark.services
+
+
+def test_a_change_that_is_published_while_the_ends_are_looked_up_does_not_count_as_applied(
+    broker: ProxiedBroker, unique: str
+) -> None:
+    """The time that counts is from before the ends; else `relay verify` accuses rows that are only late."""
+    config = config_of(unique, broker.bootstrap_servers, partitions=1)
+    create(broker.bootstrap_servers, config.topic("orders"), 1)
+    publish(config)
+    with closing(GroupOffsets(config, "log", [config.topic("orders")])) as group:
+        group.commit({config.topic("orders"): {"0": 1}}, ids={}, wait=True)
+    is_asked, is_published = threading.Event(), threading.Event()
+
+    def answer_late(request: Request) -> Verdict:
+        if request.api != Api.LIST_OFFSETS or is_asked.is_set():
+            return Verdict.PASS
+        is_asked.set()
+        return Verdict(answer=Pass(after=is_published))
+
+    with closing(AppliedTime(config, "log")) as applied, ThreadPoolExecutor(1) as pool:
+        broker.proxy.rule = answer_late
+        through = pool.submit(applied.through)
+        assert is_asked.wait(60)
+        before = time.time()
+        publish(config)
+        is_published.set()
+        assert 0 < through.result() <= before
+
+
+def publish(config: Config) -> None:
+    producer = Producer(config.kafka.client())
+    producer.produce(config.topic("orders"), b"change", partition=0)
+    assert producer.flush(30) == 0
