@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -159,6 +160,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     # Not after every 700 objects: Hypothesis makes many that live as long as an example.
     gc.set_threshold(10_000, 20, 20)
+
+
+def pytest_runtest_setup() -> None:
+    if selection.is_too_late(os.environ.get("RELAY_TEST_UNTIL"), time.time()):
+        pytest.skip("the time of this run is over (RELAY_TEST_UNTIL)")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -36,3 +36,8 @@ def is_left_out(expression: str, text: str) -> bool:
     unwanted = set(re.findall(r"\bnot (\w+)", expression))
     marked = {name for statement in _OF_FILE.findall(text) for name in re.findall(r"pytest\.mark\.(\w+)", statement)}
     return not unwanted.isdisjoint(marked)
+
+
+def is_too_late(until: str | None, now: float) -> bool:
+    """Whether a test may not begin any more. ``until`` and ``now``: seconds since 1970."""
+    return bool(until) and now >= float(until)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.selection import APART, is_left_out, problem
+from tests.selection import APART, is_left_out, is_too_late, problem
 
 ROOT = Path(__file__).parents[1]
 MARKERS = [
@@ -94,3 +94,16 @@ def test_what_the_reasons_name_exists() -> None:
     assert len(reasons) > 10
     names = {name for reason in reasons for name in re.findall(r"[\w/]+\.py", reason)}
     assert [name for name in sorted(names) if not list((ROOT / "tests").rglob(name))] == []
+
+
+def test_without_a_limit_every_test_begins_and_with_one_none_begins_at_its_end() -> None:
+    assert not is_too_late(None, 1e12)
+    assert not is_too_late("", 1e12)
+    assert [is_too_late("1800000000", now) for now in (1799999999.9, 1800000000.0)] == [False, True]
+
+
+def test_ci_repeats_a_failed_test_however_late_it_is() -> None:
+    """It would be skipped otherwise, which passes."""
+    text = (ROOT / ".ci" / "run").read_text()
+    assert text.index("unset RELAY_TEST_UNTIL") < text.index("--last-failed ")
+    assert text.index("run_tests test\n") < text.index("export RELAY_TEST_UNTIL")
