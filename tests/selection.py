@@ -40,4 +40,4 @@ def is_left_out(expression: str, text: str) -> bool:
 
 def is_too_late(until: str | None, now: float) -> bool:
     """Whether a test may not begin any more. ``until`` and ``now``: seconds since 1970."""
-    return bool(until) and now >= float(until)
+    return until is not None and until != "" and now >= float(until)
