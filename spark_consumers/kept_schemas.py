@@ -1,7 +1,7 @@
 """Schemas of a registry that a consumer has used, stored in a file for times when the registry does not answer."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from relay.config import Config
@@ -18,6 +18,8 @@ class KeptSchemas:
         self._folder = folder
         registry = config.schema_registry
         self._registry = "" if registry is None else redacted(registry.url)
+        # What the file is known to have, so that a batch without new schemas does not read it.
+        self._stored: Set[bytes] = frozenset()
 
     def read(self) -> dict[bytes, dict[str, Any]]:
         """Return the schemas stored from this registry: in another, their ids mean different schemas."""
@@ -27,7 +29,10 @@ class KeptSchemas:
 
     def note(self, known: Mapping[bytes, Mapping[str, Any]]) -> None:
         """Store schemas in addition to the earlier ones. Raises ``OSError``."""
-        if not self._registry or known.keys() <= (earlier := self.read()).keys():
+        if not self._registry or known.keys() <= self._stored:
             return
-        schemas = {header.hex(): schema for header, schema in {**earlier, **known}.items()}
-        self._folder.write(_FILE, json.dumps({"registry": self._registry, "schemas": schemas}))
+        earlier = self.read()
+        if not known.keys() <= earlier.keys():
+            schemas = {header.hex(): schema for header, schema in {**earlier, **known}.items()}
+            self._folder.write(_FILE, json.dumps({"registry": self._registry, "schemas": schemas}))
+        self._stored = earlier.keys() | known.keys()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
@@ -96,7 +97,7 @@ class Runner:
         """End after the running batch. Safe to call from a signal handler."""
         self.stopping = signum
 
-    @property
+    @cached_property
     def _kept(self) -> KeptSchemas:
         return KeptSchemas(self.checkpoint.folder, self.config)
 

@@ -19,6 +19,7 @@ from relay.process.managed import free_port
 from relay.services.mariadb import USER
 from relay.source import Page
 from relay.token import Order, compare
+from tests import needs
 from tests.mysql.group import require_group_replication
 from tests.mysql.orders import DATABASE, SELECT, opened, put, wait_for, watch
 from tests.mysql.reading import connected
@@ -95,13 +96,13 @@ def test_tables_that_are_emptied_or_dropped_are_truncated(primary: MySQL) -> Non
 
 def test_tagged_gtids_end_the_reading(primary: MySQL) -> None:
     """I8: once one session has used `AUTOMATIC:tag`, no server of the shard can be read."""
+    ((version,),) = primary.execute("SELECT @@version")
+    if tuple(map(int, version.split("-")[0].split("."))) < (8, 3):
+        needs.lacking("MYSQL", f"tags need MySQL 8.3 or later, and this is {version}")
     source = source_of(DATABASE, primary)
     reader = opened(source)
     put(primary, 1)
     read_until(reader, lambda found: len(found) == 1)
-    ((version,),) = primary.execute("SELECT @@version")
-    if tuple(map(int, version.split("-")[0].split("."))) < (8, 3):
-        pytest.skip("tags need MySQL 8.3 or later")
     with closing(primary.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SET gtid_next = 'AUTOMATIC:mine'")
         cursor.execute(f"INSERT {DATABASE}.t VALUES (2, 'b')")
@@ -203,7 +204,7 @@ def test_what_waits_for_semi_synchronous_replicas_is_not_lost(kind: type[MySQL])
     options: dict[str, str | int] = {"plugin-load-add": "semisync_source.so", "sync-binlog": 1}
     with kind(options=options | {"loose-rpl-semi-sync-source-timeout": 3_600_000}) as server:
         if not server.execute("SHOW GLOBAL VARIABLES LIKE 'rpl_semi_sync_source_enabled'"):
-            pytest.skip("this MySQL has no semi-synchronous replication")
+            needs.lacking("MYSQL", "this MySQL has no semi-synchronous replication")
         server.execute(f"CREATE DATABASE {DATABASE}")
         server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v VARCHAR(100))")
         source = source_of(DATABASE, server)

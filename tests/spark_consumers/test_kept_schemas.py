@@ -30,6 +30,18 @@ def test_the_schemas_of_a_registry_are_kept_and_not_those_of_another_one(tmp_pat
     assert one.read() == {}
 
 
+def test_a_batch_without_new_schemas_does_not_read_the_file(tmp_path: Path) -> None:
+    schemas = kept(tmp_path, "http://one")
+    schemas.note({b"\0\0\0\0\1": {"name": "a"}})
+    (file,) = tmp_path.iterdir()
+    text = file.read_text()
+    file.write_text("not JSON")
+    schemas.note({b"\0\0\0\0\1": {"name": "a"}})
+    file.write_text(text)
+    schemas.note({b"\0\0\0\0\1": {"name": "a"}, b"\0\0\0\0\2": {"name": "b"}})
+    assert schemas.read() == {b"\0\0\0\0\1": {"name": "a"}, b"\0\0\0\0\2": {"name": "b"}}
+
+
 def test_without_a_registry_nothing_is_kept(tmp_path: Path) -> None:
     kept(tmp_path, None).note({b"\xc3\x01": {"name": "a"}})
     assert list(tmp_path.iterdir()) == []
