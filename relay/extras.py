@@ -21,11 +21,14 @@ def needs(extra: str, what: str) -> Iterator[None]:
     """Guard imports of packages from ``extra``. Raises ``MissingExtra`` with ``what`` as the subject of its message."""
     try:
         yield
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "relay", "spark_consumers"):
+        is_missing = isinstance(error, ModuleNotFoundError)
+        if package in ("", "relay", "spark_consumers") or not (is_missing or package == "pyspark"):
             raise  # our own bug, which no extra would repair
-        raise missing(extra, what, _DISTRIBUTIONS.get(package, package)) from error
+        # An old PySpark, or pyspark-client, which is for Spark Connect only, lacks some names.
+        named = _DISTRIBUTIONS.get(package, package) if is_missing else "another pyspark"
+        raise missing(extra, what, named) from error
 
 
 def lazily(package: str, homes: Mapping[str, str], extra: str | None = None) -> Callable[[str], Any]:

@@ -18,18 +18,10 @@ import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.function.FlatMapFunction;
 import org.apache.spark.api.java.function.FlatMapFunction2;
 import org.apache.spark.api.java.function.Function;
-import org.apache.spark.sql.Dataset;
-import org.apache.spark.sql.catalyst.expressions.AttributeMap$;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.SpecializedGetters;
 import org.apache.spark.sql.catalyst.expressions.XXH64;
-import org.apache.spark.sql.catalyst.plans.logical.Statistics;
-import org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning;
-import org.apache.spark.sql.catalyst.types.DataTypeUtils;
 import org.apache.spark.sql.catalyst.util.ArrayData;
-import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.execution.LogicalRDD;
-import org.apache.spark.sql.types.StructType;
 import org.apache.spark.storage.StorageLevel;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -54,15 +46,13 @@ public class PlainItems {
     // Items that SQL cannot decide, those whose newest change it can, and those that only a snapshot has read.
     private static final byte OTHER = 0, CHANGED = 1, READ = 2;
 
-    private final SparkSession session;
     private final JavaRDD rows, again;
     private JavaRDD found;
 
     /** {@code again}: the rows of {@code read}, to choose from: which may be plain is no longer asked then. */
-    public PlainItems(Dataset read, Dataset again) {
-        session = (SparkSession) read.sparkSession();
-        rows = read.queryExecution().toRdd().toJavaRDD();
-        this.again = again.queryExecution().toRdd().toJavaRDD();
+    public PlainItems(JavaRDD read, JavaRDD again) {
+        rows = read;
+        this.again = again;
     }
 
     /**
@@ -114,43 +104,16 @@ public class PlainItems {
     }
 
     /**
-     * Return the newest changes of the plain items of some layouts. {@code bytes}: the size that Spark assumes.
+     * Return the rows of the newest changes of some layouts that SQL can decide, or of snapshots, each the same object.
      * {@code now}: a time, in microseconds, that each has.
      */
-    public Dataset newest(List layouts, StructType type, long bytes, long now) {
-        return chosen(new Choice(numbers(layouts), CHANGED, now), type, bytes);
-    }
-
-    /** Return the rows of snapshots that SQL can decide, as `newest` does. */
-    public Dataset reads(List layouts, StructType type, long bytes, long now) {
-        return chosen(new Choice(numbers(layouts), READ, now), type, bytes);
+    public JavaRDD rows(List layouts, boolean ofSnapshots, long now) {
+        return again.zipPartitions(found, new Choice(numbers(layouts), ofSnapshots ? READ : CHANGED, now));
     }
 
     /** Return the partitions and offsets of the changes of all other items. */
-    public Dataset others(List layouts, StructType type, long bytes) {
-        return chosen(new Choice(numbers(layouts), OTHER, 0), type, bytes);
-    }
-
-    /** Return the rows of the newest changes, or of snapshots, each the same object. */
-    public JavaRDD rows(List layouts, boolean ofSnapshots) {
-        return again.zipPartitions(found, new Choice(numbers(layouts), ofSnapshots ? READ : CHANGED, 0));
-    }
-
-    private Dataset chosen(Choice choice, StructType type, long bytes) {
-        Statistics size =
-            new Statistics(scala.math.BigInt.apply(bytes), scala.Option.empty(), AttributeMap$.MODULE$.empty(), false);
-        LogicalRDD plan = new LogicalRDD(
-            (scala.collection.immutable.Seq) DataTypeUtils.toAttributes(type),
-            again.zipPartitions(found, choice).rdd(),
-            new UnknownPartitioning(0),
-            scala.collection.immutable.Nil$.MODULE$,
-            false,
-            scala.Option.empty(),
-            session,
-            scala.Option.apply(size),
-            scala.Option.empty()
-        );
-        return org.apache.spark.sql.classic.Dataset.ofRows(session, plan);
+    public JavaRDD others(List layouts) {
+        return again.zipPartitions(found, new Choice(numbers(layouts), OTHER, 0));
     }
 
     /** Free what is kept. */

@@ -5,7 +5,6 @@ import java.util.Arrays;
 import java.util.Iterator;
 import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.function.FlatMapFunction;
-import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -19,12 +18,11 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 public class RecordPacker {
     /**
-     * Return the packs of a frame with the columns topic, partition, offset and value, in its order.
+     * Return the packs of rows with the columns topic, partition, offset and value, in their order.
      *
      * {@code most}: bytes of a value. {@code together}: whether one task reads all.
      */
-    public JavaRDD packs(Dataset frame, long most, boolean together) {
-        JavaRDD rows = frame.queryExecution().toRdd().toJavaRDD();
+    public JavaRDD packs(JavaRDD rows, long most, boolean together) {
         return (together ? rows.coalesce(1) : rows).mapPartitions(new Packing(most));
     }
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
@@ -22,6 +21,7 @@ from spark_consumers.java_classes import new_instance
 from spark_consumers.records import DecodeStatus, Layout, RecordField
 from spark_consumers.sinks.columns import merged
 from spark_consumers.sinks.delta import sql_type
+from spark_consumers.spark_internals import applied, java_type, let_java_call
 
 _PADDING = r"\.0*$|(\.\d*[1-9])0+$"
 
@@ -172,17 +172,15 @@ class Decoder:
     def _read_by(self, session: SparkSession, struct: StructType) -> Column:
         """Return a ``struct`` for each value. Its layout is its position among the schemas."""
         context = session.sparkContext
-        jvm: Any = context._jvm
         reader = new_instance(context, "ChangeReader", self.registry)
         for number, (header, schema) in enumerate(self.schemas.items()):
             reader.add(header, _dumps(schema), number)
         for header in self.given_up:
             reader.giveUp(header)
         if self.look is not None:
-            ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+            let_java_call(context)
             reader.learnBy(_Learning(self.look, self.schemas))
-        function = reader.into(jvm.org.apache.spark.sql.types.DataType.fromJson(struct.json()))
-        return Column(function.apply(jvm.PythonUtils.toSeq([F.col("value")._jc])))
+        return applied(context, reader.into(java_type(context, struct)), F.col("value"))
 
     def _typed(self, read: DataFrame, table: str) -> tuple[DataFrame, dict[str, Column]]:
         """Add a column d0, d1, ... per schema, null for values of other schemas; return key and images from them."""

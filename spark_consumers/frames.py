@@ -23,7 +23,7 @@ from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, with_beginn
 from spark_consumers import kafka_source
 from spark_consumers.decode import Decoder, Schemas
 from spark_consumers.records import DecodeStatus, Layout
-from spark_consumers.session import refuse_other_meanings
+from spark_consumers.session import refuse_other_meanings, refuse_unsupported
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ def read_changes(
     """
     if streaming and end is not None:
         raise ConfigError("end: a streaming query has no end: pass streaming=False, or omit `end`")
+    refuse_unsupported(spark)
     refuse_other_meanings(spark)
     names = topics_of_changes(config, topics or ([table] if table is not None else []))
     if table is not None and names != [config.topic(table)]:

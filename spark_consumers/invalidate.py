@@ -13,7 +13,6 @@ from struct import unpack_from
 from typing import TypeVar
 
 from pyspark import RDD
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame, SparkSession
 
 from relay.cache.continuity import Continuity
@@ -29,6 +28,7 @@ from spark_consumers.decode import Decoder
 from spark_consumers.java_classes import new_instance
 from spark_consumers.running import no_garbage_collection
 from spark_consumers.session import is_cluster
+from spark_consumers.spark_internals import bytes_of, rows_of
 from spark_consumers.value_reader import KafkaRecord, ValueReader
 
 # Batches of so many records are worth a task for each partition and, on a cluster, the detour through Spark's workers.
@@ -154,8 +154,8 @@ class PackedRecords:
 
     def _packs(self, most: int, *, together: bool) -> RDD[bytes]:
         context = self._batch.sparkSession.sparkContext
-        packer = new_instance(context, "RecordPacker")
-        return RDD(packer.packs(self._batch._jdf, most, together), context, NoOpSerializer())
+        packs = new_instance(context, "RecordPacker").packs(rows_of(self._batch), most, together)
+        return bytes_of(context, packs)
 
 
 def unpacked(packs: Iterable[bytes]) -> Iterator[KafkaRecord]:

@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary
 
 from pyspark import SparkContext
 
+from spark_consumers.spark_internals import add_jar, gateway_of, jvm_of
+
 # By the context whose executors have them, and by name: the class in the driver, and the folder of its jar. Each class
 # knows the ones before it.
 _classes: WeakKeyDictionary[SparkContext, dict[str, tuple[Any, tempfile.TemporaryDirectory[str]]]] = WeakKeyDictionary()
@@ -18,7 +20,7 @@ _lock = Lock()
 
 def new_instance(context: SparkContext, name: str, *arguments: Any, using: Sequence[str] = ()) -> Any:
     """Return an object of the class in ``name``.java, by its one constructor. ``using``: other files that it needs."""
-    jvm: Any = context._jvm
+    jvm = jvm_of(context)
     for each in using:
         _class(context, each)
     return _class(context, name).getConstructors()[0].newInstance(_array(context, jvm.Object, arguments))
@@ -30,12 +32,12 @@ def _class(context: SparkContext, name: str) -> Any:
         if name not in known:
             folder = tempfile.TemporaryDirectory(prefix="relay-java-")
             jar = Path(folder.name) / f"{name}.jar"
-            jvm: Any = context._jvm
+            jvm = jvm_of(context)
             loader = jvm.Thread.currentThread().getContextClassLoader()
             for latest, _ in known.values():
                 loader = latest.getClassLoader()
             _compile(jvm, loader, Path(__file__).with_name(f"{name}.java"), jar)
-            context._jsc.addJar(str(jar))
+            add_jar(context, str(jar))
             urls = _array(context, jvm.java.net.URL, [jvm.java.io.File(str(jar)).toURI().toURL()])
             known[name] = jvm.java.net.URLClassLoader(urls, loader).loadClass(f"relay.{name}"), folder
         return known[name][0]
@@ -52,7 +54,7 @@ def _compile(jvm: Any, loader: Any, source: Path, jar: Path) -> None:
 
 
 def _array(context: SparkContext, of: Any, items: Sequence[Any]) -> Any:
-    array = context._gateway.new_array(of, len(items))  # type: ignore[union-attr]
+    array = gateway_of(context).new_array(of, len(items))
     for place, item in enumerate(items):
         array[place] = item
     return array

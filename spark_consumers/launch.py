@@ -69,7 +69,7 @@ def run(
         ]
         for each, watch in zip(consumers, watches, strict=True):
             watch.set_aside = each.set_aside
-        existing = session or existing_session()
+        existing = existing_session(session)
         master = config.spark.master if existing is None else str(existing.sparkContext.master)
         if is_cluster(master) and not config.spark.shared_folders:
             _refuse_local_folders(runners, master)

@@ -128,11 +128,10 @@ class HadoopFolder:
 
     def __init__(self, uri: str, session: SparkSession) -> None:
         self.uri = uri
-        jvm: Any = session._jvm
-        self._jvm = jvm
-        conf = session._jsparkSession.sessionState().newHadoopConf()
-        managers = getattr(self._jvm.org.apache.spark.sql.execution.streaming, "CheckpointFileManager$")
-        self._files = getattr(managers, "MODULE$").create(self._path(), conf)
+        from spark_consumers.spark_internals import checkpoint_files, jvm_of
+
+        self._java = jvm_of(session.sparkContext)
+        self._files = checkpoint_files(session, self._path())
 
     def read(self, name: str) -> str | None:
         path = self._path(name)
@@ -140,7 +139,7 @@ class HadoopFolder:
             return None
         stream = self._files.open(path)
         try:
-            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
@@ -161,7 +160,7 @@ class HadoopFolder:
         return [status.getPath().getName() for status in self._files.list(path)]
 
     def _path(self, *names: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(below(self.uri, *names))
+        return self._java.org.apache.hadoop.fs.Path(below(self.uri, *names))
 
 
 # A killed consumer leaves a JVM that ends within moments, and holds the lock until then.

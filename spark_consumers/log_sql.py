@@ -9,7 +9,7 @@ from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from spark_consumers.locations import spark_path
 from spark_consumers.log_script import script
-from spark_consumers.session import ICEBERG_EXTENSION
+from spark_consumers.session import ICEBERG_EXTENSION, refuse_unsupported
 from spark_consumers.sinks import delta
 
 _VIEW = "relay_log"
@@ -26,6 +26,7 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
     """
     if config.log is None:
         raise ConfigError("the config has no `log:` section, so there is no log to query: add one")
+    refuse_unsupported(spark)
     path = spark_path(config.log.path)
     delta.refuse_replaced(spark, [path])
     statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {delta.table(path)}"]

@@ -22,6 +22,7 @@ from relay.change import REDRIVEN, Operation
 from spark_consumers.java_classes import new_instance
 from spark_consumers.plain_tokens import PLAIN_TOKEN
 from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.spark_internals import frame_of, rows_of
 
 _WRITES = (Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value)
 # The columns that the class returns, in order.
@@ -122,7 +123,7 @@ class PlainItems:
         names = [(layout.source, layout.table) for layout in layouts]
         tables = [names.index(name) for name in names]
         context = self._session.sparkContext
-        self._items = new_instance(context, "PlainItems", read._jdf, again._jdf, using=["PlainToken"])
+        self._items = new_instance(context, "PlainItems", rows_of(read), rows_of(again), using=["PlainToken"])
         keys = max((len(layout.key) for layout in layouts), default=0)
         try:
             found = self._items.find(PLAIN_TOKEN, tables, keys, nul)
@@ -164,30 +165,27 @@ class PlainItems:
         they are in several partitions of the topic, and the columns of a stored row's state except
         ``_relay_read_as_of``, which no change of a stream sets; and ``now``.
         """
-        return self._frame(self._items.newest(sorted(layouts), self._type(NEWEST), size, now))
+        return self._frame(self._items.rows(sorted(layouts), False, now), NEWEST, size)
 
     def reads(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
         """Return the rows of snapshots with one of ``layouts``, as `newest` does: ``as_of`` in place of a token."""
-        return self._frame(self._items.reads(sorted(layouts), self._type(NEWEST), size, now))
+        return self._frame(self._items.rows(sorted(layouts), True, now), NEWEST, size)
 
     def others(self, layouts: Collection[int], changes: int) -> DataFrame:
         """Return ``partition`` and ``offset`` of the changes to other items; ``changes``: how many there are."""
-        found = self._frame(self._items.others(sorted(layouts), self._type(_OTHERS), changes * ROW))
+        found = self._frame(self._items.others(sorted(layouts)), _OTHERS, changes * ROW)
         return found.toDF("partition", "offset")
 
     def rows(self, layouts: Collection[int], *, of_snapshots: bool = False) -> Any:
         """Return the rows of `newest` or `reads`, in the order of ``NEWEST``, as a Java RDD."""
-        return self._items.rows(sorted(layouts), of_snapshots)
+        return self._items.rows(sorted(layouts), of_snapshots, 0)
 
     def close(self) -> None:
         self._items.close()
 
-    def _type(self, columns: str) -> Any:
-        jvm: Any = self._session.sparkContext._jvm
-        return jvm.org.apache.spark.sql.types.DataType.fromJson(StructType.fromDDL(columns).json())
-
-    def _frame(self, found: Any) -> DataFrame:
-        return DataFrame(found, self._session)
+    def _frame(self, rows: Any, columns: str, size: int) -> DataFrame:
+        internals = new_instance(self._session.sparkContext, "SparkInternals")
+        return frame_of(internals, self._session, rows, StructType.fromDDL(columns), size)
 
 
 def _bounds(groups: Sequence[Mapping[str, Any]]) -> tuple[KeyBounds, ...]:

@@ -14,23 +14,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 from relay.config import SparkConfig
 from relay.config.hidden import HIDDEN, is_secret, redacted
 from relay.errors import ConfigError, Unavailable
-from relay.jvm.jars import CENTRAL, SETS, jars
+from relay.jvm.connectors import connectors_of, iceberg_of, installed_spark
+from relay.jvm.jars import CENTRAL, fetched
 from relay.jvm.java import find_java
 from spark_consumers.executors import our_code
 from spark_consumers.java_stderr import java_stderr
+from spark_consumers.spark_internals import checkpoint_class, forget_spark, start_spark
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _CATALOG = re.compile(r"spark\.sql\.catalog\.\w+")
+
+_NO_CONNECT = (
+    "which has no JVM for the consumers' own classes: pass a session with a driver in this process, such as that of "
+    "`relay consume --master URL` or spark-submit"
+)
 
 _INSTALLED = "installed"
 _EXIT_TIMEOUT = 15.0  # seconds for the JVM to end
@@ -72,12 +78,6 @@ _SQL = {
 
 _MEANINGS = {"spark.sql.timestampType": "TIMESTAMP_LTZ", "spark.sql.parser.escapedStringLiterals": "false"}
 
-# The default manager forks a process to set the permissions of a file: 20 ms for each of two files a batch.
-_LOCAL_CHECKPOINT = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
-    )
-}
 # Settings with several values, to which ours are added.
 _JOINED = {
     "spark.jars": ",",
@@ -176,7 +176,9 @@ def _configure(session: SparkSession, delta: bool) -> None:
 
 
 def use_local_checkpoint(session: SparkSession) -> None:
-    _set(session, _LOCAL_CHECKPOINT)
+    # The default manager forks a process to set the permissions of a file: 20 ms for each of two files a batch.
+    ours = checkpoint_class(session, "FileSystemBasedCheckpointFileManager")
+    _set(session, {"spark.sql.streaming.checkpointFileManagerClass": ours})
 
 
 def _set(session: SparkSession, ours: Mapping[str, str]) -> None:
@@ -199,8 +201,7 @@ def close_session(session: SparkSession) -> None:
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
-    # Otherwise PySpark would continue to use it.
-    SparkContext._gateway = SparkContext._jvm = None
+    forget_spark()
     if code is not None:
         code.cleanup()
 
@@ -220,16 +221,30 @@ def is_cluster(master: str | None) -> bool:
     return not str(master).startswith("local")
 
 
-def existing_session() -> SparkSession | None:
-    """Return the session of this process, or of the ``spark-submit`` that started it."""
-    active = SparkSession.getActiveSession()
+def existing_session(given: SparkSession | None = None) -> SparkSession | None:
+    """Return the ``given`` session, that of this process, or of the ``spark-submit`` that started it.
+
+    Raises as `refuse_unsupported` does.
+    """
+    active = given or SparkSession.getActiveSession()
     if active is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         active = SparkSession.builder.getOrCreate()
+    if active is not None:
+        refuse_unsupported(active)
     return active
+
+
+def refuse_unsupported(session: object) -> None:
+    """Raise ``ConfigError`` for a session of Spark Connect, and ``Unavailable`` for an untested version of Spark."""
+    if not isinstance(session, SparkSession):
+        raise ConfigError(f"the given session is one of Spark Connect, {_NO_CONNECT}")
+    connectors_of(session.version)
 
 
 def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int], memory: str) -> SparkSession:
     java = find_java()
+    if "SPARK_REMOTE" in os.environ:
+        raise ConfigError(f"SPARK_REMOTE names a server of Spark Connect, {_NO_CONNECT}; and unset it")
     if not os.access(Path.cwd(), os.W_OK):
         raise Unavailable(
             f"Spark creates a folder `artifacts` where it is started, and {Path.cwd()} cannot be written to: start the "
@@ -255,8 +270,7 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
         "pass_fds": tuple(keep_open),
     }
     with java_stderr() as stderr:
-        gateway = launch_gateway(shown, options | {"stderr": stderr})  # type: ignore[no-untyped-call]
-    session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        session, gateway = start_spark(conf, shown, options | {"stderr": stderr})
     code = None
     if is_cluster(spark.master):
         code = tempfile.TemporaryDirectory(prefix="relay-code-")
@@ -336,16 +350,19 @@ def connectors(source: str | None, *, delta: bool, iceberg: bool = False) -> lis
     """Return the jars for Kafka, Avro and lakes, from ``source``, as in ``spark.connectors`` of the config.
 
     Empty: Spark already has them. Raises ``ConfigError`` if a folder lacks one, ``Unavailable`` if they cannot be
-    fetched.
+    fetched, or there is none for this version of Spark.
     """
+    version = installed_spark()
+    wanted = [connectors_of(version).spark]
     if source == _INSTALLED:
         return []
-    names = ["spark", "iceberg"] if iceberg else ["spark"]
+    if iceberg:
+        wanted.append(iceberg_of(version))
     if source is None or source.startswith(("http://", "https://")):
-        return [jar for name in names for jar in jars(name, source or CENTRAL)]
+        return [jar for each in wanted for jar in fetched(each, source or CENTRAL)]
     folder = Path(source)
     found = sorted(folder.glob("*.jar"))
-    for jar_set, artifact in ((SETS[name], artifact) for name in names for artifact in SETS[name].artifacts):
+    for jar_set, artifact in ((each, artifact) for each in wanted for artifact in each.artifacts):
         needed = delta or "delta" not in artifact.name
         if needed and not any(jar.name.startswith(f"{artifact.name}-{artifact.version}") for jar in found):
             raise ConfigError(

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from relay.errors import RelayError
+from relay.jvm.connectors import installed_connectors
 from relay.jvm.jars import SETS, fetched, jars
 from relay.services.memcached import program
 from tests import browser
@@ -26,6 +27,8 @@ from tests.vitess.cluster_build import cluster_obstacle, cluster_programs
 
 def main() -> None:
     wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program, spark_classes.make]
+    spark = installed_connectors()
+    wanted += [partial(fetched, each) for each in (spark.spark, spark.iceberg) if each]
     wanted += [partial(fetched, MariaDB10.jar_set), partial(fetched, H2), browser.program, archive_classes]
     if os.environ.get("RELAY_TEST_MYSQLD") == "debian":
         wanted.append(debian_mysql.mysqld)

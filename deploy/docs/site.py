@@ -65,6 +65,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         f"{HERE}/reference/tables",
         f"{HERE}/reference/debezium",
         f"{HERE}/reference/cache_keys",
+        f"{HERE}/reference/spark_versions",
     ),
     "Explanation": (
         f"{HERE}/explanation/concepts",

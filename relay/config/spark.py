@@ -23,6 +23,8 @@ _SETTING = re.compile(r"spark\.[^\s=]+")
 _FIXED = {
     "spark.master": "use `spark.master`, or --master",
     "spark.submit.deployMode": "the driver is `relay consume` itself",
+    "spark.remote": "the consumers do not run on Spark Connect: name the cluster in `spark.master`",
+    "spark.api.mode": "the consumers run in the classic mode only",
 }
 
 

@@ -34,6 +34,7 @@ from relay.demo.vitess_orders import VitessOrders
 from relay.demo.watching import BatchLog, TopicWatch
 from relay.demo.workload import CACHE_KEY, Reader, Workload
 from relay.errors import CheckFailed, RelayError
+from relay.jvm.connectors import installed_connectors
 from relay.jvm.jars import fetch_all
 from relay.jvm.java import find_java
 from relay.kafka import topics
@@ -88,7 +89,7 @@ class _Demo:
 
     def run(self) -> None:
         with self.console.status("fetching the services"):
-            fetch_all(("kafka", *self.orders.jars, "redis", "spark"))
+            fetch_all(("kafka", *self.orders.jars, "redis"), installed_connectors().spark)
         started = time.monotonic()
         config = self._start_services()
         topic = config.topic(TABLE)

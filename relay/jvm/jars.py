@@ -1,4 +1,4 @@
-"""The pinned artifacts of the embedded services and Spark, fetched once into a cache.
+"""The pinned artifacts of the embedded services, and those of Spark's connectors, fetched once into a cache.
 
 A set's ``version`` names its folder in the cache, which is never written again once it is complete: change the version
 with any change of the coordinates in ``SETS``.
@@ -192,28 +192,6 @@ SETS = {
             (Artifact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "tar.gz", "all"),),
             unpack=unpack_tarballs,
         ),
-        JarSet(
-            "spark",
-            "4.0.0",
-            (
-                Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.0.0"),
-                Artifact("org.apache.spark", "spark-avro_2.13", "4.0.0"),
-                Artifact("io.delta", "delta-spark_2.13", "4.0.0"),
-            ),
-            # Spark already has these, and two versions of a class must not meet.
-            excluded=(
-                "com.google.code.findbugs",
-                "org.antlr",
-                "org.apache.hadoop",
-                "org.lz4",
-                "org.scala-lang",
-                "org.scala-lang.modules",
-                "org.slf4j",
-                "org.tukaani",
-                "org.xerial.snappy",
-            ),
-        ),
-        JarSet("iceberg", "1.10.1", (Artifact("org.apache.iceberg", "iceberg-spark-runtime-4.0_2.13", "1.10.1"),)),
     )
 }
 
@@ -233,12 +211,13 @@ def fetched(wanted: JarSet, repository: str = CENTRAL) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file())
 
 
-def fetch_all(names: Sequence[str]) -> dict[str, Path]:
-    """Fetch the missing sets in parallel, and return all folders by name."""
-    with ThreadPoolExecutor(len(names)) as pool:
+def fetch_all(names: Sequence[str], *others: JarSet) -> dict[str, Path]:
+    """Fetch the missing sets in parallel, and return all folders by name. ``others``: sets that have no name here."""
+    wanted = [*(SETS[name] for name in names), *others]
+    with ThreadPoolExecutor(len(wanted)) as pool:
         # Most of the time is spent waiting for one small answer after another.
-        list(pool.map(jars, names))
-    return {name: SETS[name].folder for name in names}
+        list(pool.map(fetched, wanted))
+    return {each.name: each.folder for each in wanted}
 
 
 def _fetch(wanted: JarSet, repository: str) -> None:

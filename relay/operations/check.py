@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
 from relay.avro.debezium import value_schema
@@ -21,7 +20,8 @@ from relay.config.errors import MISSPELT, did_you_mean, nearest
 from relay.config.template import Template
 from relay.engine.kinds import kind_of, open_source
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.extras import missing, needs
+from relay.extras import needs
+from relay.jvm.connectors import connectors_of, installed_spark
 from relay.jvm.java import find_java
 from relay.kafka import permissions, topics
 from relay.kafka.settings import KafkaSettings, unusable_security
@@ -277,10 +277,10 @@ def _or_python(check: Callable[[], str]) -> str:
 
 
 def _check_spark() -> str:
-    """Check that PySpark is installed. Raises ``Unavailable``."""
-    if find_spec("pyspark") is None:
-        raise missing("spark", "`relay consume`", "pyspark")
-    return "installed"
+    """Check that PySpark is installed, in a version that works. Raises ``Unavailable``."""
+    version = installed_spark()
+    connectors_of(version)
+    return version
 
 
 def check_cache_keys(config: Config, found: CheckedTable) -> list[Finding]:

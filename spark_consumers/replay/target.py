@@ -33,6 +33,7 @@ from spark_consumers.running import log_event
 from spark_consumers.session import existing_session, is_cluster
 from spark_consumers.sinks.copy_target import ReplayPlace, copy_target
 from spark_consumers.sinks.delta_target import DeltaPlace
+from spark_consumers.spark_internals import forget_delta_logs
 from spark_consumers.table_consumer import TableConsumer
 
 _SCHEMA = "schema:"
@@ -200,8 +201,7 @@ class Swap:
             (self._folder / SWAP).replace(earlier / SWAP)
             sync(self._folder)
         if (session := existing_session()) is not None:  # a Spark that continues in this process rereads the tables
-            jvm: Any = session._jvm
-            jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+            forget_delta_logs(session)
         consumer = self._target.consumer()
         group = GroupOffsets(self._target.config, consumer.name, consumer.topics)
         with closing(group), contextlib.suppress(Unavailable):  # it only reports the lag

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -16,6 +15,7 @@ from relay.errors import ConfigError
 from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.causes import cause, is_refused, sql_state
 from spark_consumers.sinks.faults import RowFault, TableFault
+from spark_consumers.spark_internals import text_frame
 
 TIMES = {"date": "date", "datetime": "timestamp_ntz"}
 """The types of what SQL calls so. Delta has none for a time without a date."""
@@ -118,11 +118,8 @@ def local_frame(session: SparkSession, rows: Iterable[Sequence[object]], columns
     Spark knows its size, and needs no Python worker to read it, as it does to read what ``createDataFrame`` returns.
     """
     lines = b"\n".join(orjson.dumps(dict(zip(columns, row, strict=True))) for row in rows)
-    jvm: Any = session.sparkContext._jvm
-    listed = jvm.org.apache.commons.io.IOUtils.readLines(jvm.java.io.ByteArrayInputStream(lines), "UTF-8")
-    text = session._jsparkSession.createDataset(listed, jvm.org.apache.spark.sql.Encoders.STRING()).toDF()
     typed = ", ".join(f"{name} {sql}" for name, sql in columns.items())
-    return DataFrame(text, session).select(F.from_json("value", typed).alias("row")).select("row.*")
+    return text_frame(session, lines).select(F.from_json("value", typed).alias("row")).select("row.*")
 
 
 def utc_day(time: Column) -> Column:

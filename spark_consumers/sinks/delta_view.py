@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_consumers.locations import below, table_folder
 from spark_consumers.sinks.delta_values import HIDDEN
+from spark_consumers.spark_internals import delta_log, forget_delta_logs, jvm_of
 
 ROWS = "_relay_rows"
 """The folder of the table with the rows. Delta takes no file of such a folder for one that nothing needs."""
@@ -47,8 +48,7 @@ class DeltaView:
         while not self._follow(_Log(session, below(self._path, ROWS)), _Log(session, self._path)):
             # Others were faster, or have removed the log, of which Delta remembers what was there.
             self._shown, self._kinds = {}, {}
-            jvm: Any = session._jvm
-            jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+            forget_delta_logs(session)
 
     def _follow(self, rows: "_Log", view: "_Log") -> bool:
         state = rows.snapshot()
@@ -150,13 +150,12 @@ class _Log:
     """The log of the table at ``path``."""
 
     def __init__(self, session: SparkSession, path: str) -> None:
-        jvm: Any = session._jvm
-        self._jvm = jvm
-        self._log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, path)
+        self._java = jvm_of(session.sparkContext)
+        self._log = delta_log(session, path)
         self._conf = self._log.newDeltaHadoopConf()
 
     def snapshot(self) -> Any:
-        nothing = self._jvm.scala.Option.empty()
+        nothing = self._java.scala.Option.empty()
         return self._log.update(False, nothing, nothing)
 
     def read(self, version: int) -> list[Action]:
@@ -180,9 +179,9 @@ class _Log:
             files.mkdirs(path.getParent())
         elif not files.exists(self._path(version - 1)):
             return False
-        lines = self._jvm.java.util.ArrayList()
+        lines = self._java.java.util.ArrayList()
         lines.add("\n".join(json.dumps(action) for action in actions))
-        listed = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(lines.iterator())
+        listed = self._java.scala.jdk.javaapi.CollectionConverters.asScala(lines.iterator())
         try:
             self._log.store().write(path, listed, False, self._conf)
         except Py4JJavaError as error:
@@ -197,7 +196,7 @@ class _Log:
         self._log.checkpoint()
 
     def _path(self, version: int) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020}.json")
+        return self._java.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020}.json")
 
 
 def _is(error: Py4JJavaError, name: str) -> bool:

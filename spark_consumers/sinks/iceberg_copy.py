@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 import orjson
@@ -26,6 +25,7 @@ from spark_consumers.sinks.iceberg_target import PREFIX, IcebergPlace
 from spark_consumers.sinks.lake_table import LakeTable
 from spark_consumers.sinks.target import IS_COLLECTED, Written
 from spark_consumers.sinks.upkeep import IcebergUpkeep, Schedule
+from spark_consumers.spark_internals import iceberg_table, jvm_of
 
 COMMIT = "relay.commit"
 """The entry in a snapshot's summary that identifies the statement that created the snapshot."""
@@ -58,9 +58,8 @@ def schema_of(session: SparkSession, name: str) -> StructType | None:
 
 def properties_of(session: SparkSession, name: str) -> dict[str, str]:
     """Return the properties of a table: Spark itself hides values that look like secrets."""
-    jvm: Any = session._jvm
-    mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-    found: dict[str, str] = orjson.loads(mapper.writeValueAsString(_table(session, name).properties()))
+    mapper = jvm_of(session.sparkContext).com.fasterxml.jackson.databind.ObjectMapper()
+    found: dict[str, str] = orjson.loads(mapper.writeValueAsString(iceberg_table(session, name).properties()))
     return found
 
 
@@ -69,8 +68,8 @@ def replace_property(session: SparkSession, name: str, key: str, before: str | N
 
     In one step if the catalog compares what it replaces, as all but REST do.
     """
-    jvm: Any = session._jvm
-    operations = _table(session, name).operations()
+    jvm = jvm_of(session.sparkContext)
+    operations = iceberg_table(session, name).operations()
     while True:
         found = operations.refresh()
         properties = jvm.java.util.HashMap(found.properties())
@@ -88,7 +87,7 @@ def replace_property(session: SparkSession, name: str, key: str, before: str | N
 
 def rows_of(session: SparkSession, name: str, commit: str) -> int:
     """Return how many rows a commit has written to a table, or 0 if that is not known."""
-    table = _table(session, name)
+    table = iceberg_table(session, name)
     snapshot = table.currentSnapshot()
     for _ in range(_LOOKED_AT):
         if snapshot is None:
@@ -100,11 +99,6 @@ def rows_of(session: SparkSession, name: str, commit: str) -> int:
         parent = snapshot.parentId()
         snapshot = None if parent is None else table.snapshot(parent)
     return 0
-
-
-def _table(session: SparkSession, name: str) -> Any:
-    jvm: Any = session._jvm
-    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)
 
 
 def is_shown(session: SparkSession, view: str, rows: str, columns: Sequence[StructField]) -> bool:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark import RDD, SparkContext
-from pyspark.serializers import NoOpSerializer
+from pyspark import SparkContext
 
 from spark_consumers.java_classes import new_instance
 from spark_consumers.plain_items import TableSummary
@@ -19,6 +18,7 @@ from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import postgres
 from spark_consumers.sinks.postgres import Connection, execute
 from spark_consumers.sinks.target import IS_BEHIND, IS_OLDER_THAN_READ, Written
+from spark_consumers.spark_internals import bytes_of
 
 COPIED_COLUMNS = {
     "_relay_partition": "integer",
@@ -46,7 +46,7 @@ _PLACE = "s._relay_partition, s._relay_offset"
 
 def copied_rows(context: SparkContext, rows: Any, keys: int) -> Iterator[bytes]:
     """Yield what COPY reads, one row for each of ``rows`` of `PlainItems`. ``keys``: how many parts a key has."""
-    several: RDD[bytes] = RDD(rows.mapPartitions(new_instance(context, "CopiedRows", keys)), context, NoOpSerializer())
+    several = bytes_of(context, rows.mapPartitions(new_instance(context, "CopiedRows", keys)))
     yield _HEADER
     yield from several.toLocalIterator()
     yield _TRAILER

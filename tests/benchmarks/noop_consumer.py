@@ -14,7 +14,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from relay.config import Config, load
-from relay.jvm.jars import jars
+from relay.jvm.connectors import installed_connectors
+from relay.jvm.jars import fetched
 from spark_consumers import kafka_source
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.invalidate import PackedRecords
@@ -26,7 +27,7 @@ _ANY = 1 << 40  # bytes of a value
 def _stock() -> SparkSession:
     builder = SparkSession.builder.appName("no-op").master("local[*]")
     settings = {
-        "spark.jars": ",".join(map(str, jars("spark"))),
+        "spark.jars": ",".join(map(str, fetched(installed_connectors().spark))),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",

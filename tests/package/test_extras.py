@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from relay.errors import MissingExtra
+from relay.extras import needs
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
@@ -165,3 +168,16 @@ def test_every_extra_that_is_named_exists_and_all_has_each_of_them() -> None:
     assert named <= extras.keys()
     (everything,) = extras["all"]
     assert set(everything.removeprefix("change-relay[").removesuffix("]").split(",")) == extras.keys() - {"all"}
+
+
+def test_a_pyspark_that_lacks_names_is_not_taken_for_a_bug() -> None:
+    """It is an old one, or pyspark-client, which is for Spark Connect only. Names that others lack are our mistake."""
+    with pytest.raises(MissingExtra, match=r"^this needs another pyspark: pip install 'change-relay\[spark\]'$"):
+        lacks("pyspark")
+    with pytest.raises(ImportError, match="cannot import name 'nothing' from 'redis'"):
+        lacks("redis")
+
+
+def lacks(package: str) -> None:
+    with needs("spark", "this"):
+        exec(f"from {package} import nothing")

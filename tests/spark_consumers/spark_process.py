@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.config.spark import SparkConfig
+from relay.jvm.connectors import installed_connectors
 from tests.spark_consumers.iceberg_catalog import settings
 from tests.waiting import patience
 
@@ -204,11 +205,14 @@ def _answer(process: subprocess.Popen[str], timeout: float) -> int | None:
 
 def serve() -> None:
     """Run each script that comes on stdin, and answer with its exit code."""
-    from spark_consumers.session import close_session, open_session
+    from spark_consumers.session import close_session, open_session, without_iceberg
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    session = open_session("tests", delta=True, spark=SparkConfig(conf=json.loads(sys.argv[1])))
+    spark = SparkConfig(conf=json.loads(sys.argv[1]))
+    if installed_connectors().iceberg is None:
+        spark = without_iceberg(spark)
+    session = open_session("tests", delta=True, spark=spark)
     context: Any = session.sparkContext
     of_new_sessions = context._jsc.sc().conf()
     for line in sys.stdin:

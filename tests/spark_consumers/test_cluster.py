@@ -14,7 +14,7 @@ from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.cli import app
 from relay.errors import ConfigError
-from relay.jvm.jars import SETS
+from relay.jvm.connectors import installed_connectors
 from spark_consumers.session import connectors
 from tests.log_lines import rows_applied
 from tests.spark_consumers.standalone_cluster import StandaloneCluster
@@ -102,7 +102,7 @@ def test_without_spark_its_options_are_refused(topic: Topic) -> None:
 
 
 def test_connectors_come_from_a_folder_that_has_them(tmp_path: Path) -> None:
-    names = [f"{each.name}-{each.version}.jar" for each in SETS["spark"].artifacts]
+    names = [f"{each.name}-{each.version}.jar" for each in installed_connectors().spark.artifacts]
     for name in (*names[:-1], "kafka-clients.jar"):
         (tmp_path / name).touch()
     found = connectors(str(tmp_path), delta=False)

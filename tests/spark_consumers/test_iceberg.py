@@ -77,7 +77,7 @@ import json, sys
 from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InIceberg
-from spark_consumers.sinks.iceberg_copy import _table
+from spark_consumers.spark_internals import iceberg_table
 
 with spark() as session:
     table = InIceberg(session, sys.argv[1])
@@ -87,7 +87,7 @@ with spark() as session:
     made = session.sql(f"SHOW CREATE TABLE {table.shown}").collect()[0][0]
     assert "lake" not in made[made.index("SELECT"):], made
     found = session.newSession().table(table.shown).orderBy("id")
-    metadata = _table(session, table.stored).operations().current()
+    metadata = iceberg_table(session, table.stored).operations().current()
     json.dump({
         "spark": [list(row) for row in found.collect()], "columns": found.columns,
         "metadata": metadata.metadataFileLocation(), "format": metadata.formatVersion(),

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InIceberg
-from spark_consumers.sinks.iceberg_copy import _table
+from spark_consumers.spark_internals import iceberg_table
 from spark_consumers.sinks.upkeep import IcebergUpkeep
 from spark_consumers.sinks.upkeep import Schedule
 
@@ -43,7 +43,7 @@ with spark() as session:
     before = look()
     upkeep = IcebergUpkeep("lake", table.stored, Schedule(1.0, 1.0), clock=lambda: time.time() + 7200)
     assert upkeep.run(session)
-    folder = Path(urlsplit(_table(session, table.stored).location()).path)
+    folder = Path(urlsplit(iceberg_table(session, table.stored).location()).path)
     parquet = len(list((folder / "data").rglob("*.parquet")))
     json.dump({"before": before, "after": look(), "rows": table.rows("id", "note"), "parquet": parquet}, sys.stdout)
 """

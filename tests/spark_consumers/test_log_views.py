@@ -15,7 +15,8 @@ import duckdb
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from relay.jvm.jars import jars
+from relay.jvm.connectors import installed_connectors
+from relay.jvm.jars import fetched
 from relay.jvm.java import find_java
 from spark_consumers import log_script
 from tests.snippets import changed, play, programs
@@ -95,7 +96,7 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_of_d
     assert shared == len(AT_THE_END)
 
     # A Spark that has the jars of Delta and nothing of ours.
-    delta = ",".join(str(jar) for jar in jars("spark") if jar.name.startswith("delta-"))
+    delta = ",".join(str(jar) for jar in fetched(installed_connectors().spark) if jar.name.startswith("delta-"))
     arguments = [str(path), str(tmp_path / "log.sql"), questions[0], delta]
     (tmp_path / "log.sql").write_text(log_script.script("spark"))
     environment = {**os.environ, "JAVA_HOME": str(find_java().resolve().parent.parent), "SPARK_LOCAL_IP": "127.0.0.1"}

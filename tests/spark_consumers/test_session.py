@@ -26,7 +26,7 @@ def test_a_folder_in_which_spark_could_not_write_is_named(tmp_path: Path, monkey
     def start(*_: Any) -> None:
         pytest.fail("Spark is started")
 
-    monkeypatch.setattr("spark_consumers.session.launch_gateway", start)
+    monkeypatch.setattr("spark_consumers.spark_internals.launch_gateway", start)
     with pytest.raises(Unavailable, match=f"`artifacts` where it is started, and {tmp_path} cannot be written to"):
         open_session("test", delta=False)
 

@@ -14,7 +14,8 @@ import yaml
 from typer.testing import CliRunner
 
 from relay.cli import app
-from relay.jvm.jars import SETS, jars
+from relay.jvm.connectors import connectors_of
+from relay.jvm.jars import fetched
 from relay.jvm.java import find_java
 from spark_consumers.session import DELTA_CATALOG, DELTA_EXTENSION
 from tests.deploy import DEPLOY
@@ -27,10 +28,12 @@ SETTINGS = dict(
     if line[:1] not in ("#", "")
 )
 
+CONNECTORS = connectors_of(pyspark.__version__).spark
+
 
 def test_the_settings_are_those_that_the_consumers_start_their_own_spark_with() -> None:
     assert {
-        "spark.jars.packages": ",".join(map(str, SETS["spark"].artifacts)),
+        "spark.jars.packages": ",".join(map(str, CONNECTORS.artifacts)),
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.scheduler.mode": "FAIR",
@@ -52,7 +55,7 @@ def test_consumers_run_under_spark_submit(tmp_path: Path, unique: str, kafka: An
     topic.publish([change("ada", 1), change("bob", 1)])
     settings = tmp_path / "relay.conf"
     # Here the connectors are those that are there already, not fetched again.
-    given = {**SETTINGS, "spark.jars": ",".join(map(str, jars("spark"))), "spark.ui.enabled": "false"}
+    given = {**SETTINGS, "spark.jars": ",".join(map(str, fetched(CONNECTORS))), "spark.ui.enabled": "false"}
     del given["spark.jars.packages"]
     given["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     settings.write_text("".join(f"{key} {value}\n" for key, value in given.items()))
