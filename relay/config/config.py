@@ -25,6 +25,7 @@ from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.template import Template
 from relay.config.topic_routes import Place, TopicClaims, Topics, topic_key
+from relay.config.topic_settings import PARTITIONS, TopicSettings, chosen, contradictions
 from relay.config.value_types import ConfigModel, Name, duration_text
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
@@ -65,6 +66,11 @@ class Config(ConfigModel):
     """The topic of a table's changes, or a mapping with a topic for each table: `{orders: "sales.orders.v1", "audit_*":
     "audit.{table}", default: "{name}.{table}"}`. Characters that Kafka does not allow become `_xHHHH_`, their code
     point."""
+
+    topic_settings: TopicSettings | None = None
+    """The partitions and Kafka's settings of the topics of tables, by table, with the same patterns as `topics`:
+    `{orders: {partitions: 24, retention.ms: 604800000}, "audit_*": {partitions: 3}, default: {replication.factor: 3,
+    min.insync.replicas: 2}}`. A topic is created with them; `relay check` compares them with an existing one."""
 
     envelope: Envelope = "change"
     """The form of the records: `change`, the relay's own, or `debezium`, as Debezium's connectors give them through an
@@ -212,7 +218,10 @@ class Config(ConfigModel):
     def _topic_problems(self) -> Iterator[tuple[Location, str]]:
         tables = list(dict.fromkeys(self.tables))
         if self.names_tables:  # otherwise checked once the tables are known
-            yield from topic_routes.unknown_tables(self.topics, tables)
+            routed = () if isinstance(self.topics, str) else self.topics
+            yield from topic_routes.unknown_tables("topics", routed, tables)
+            yield from topic_routes.unknown_tables("topic_settings", self.topic_settings or (), tables)
+        yield from contradictions(self.topic_settings or {}, self.tables)
         # The tables that no key of their own names.
         key, others = topic_routes.route_of_others(self.topics)
         several = sum(topic_routes.route(self.topics, table)[0] == key for table in tables) > 1
@@ -223,8 +232,8 @@ class Config(ConfigModel):
         own = self.own_topics.values()
         taken = {topic_key(topic): topic for topic in own}
         is_set = "topics" in self.model_fields_set
-        routed = [(topic_routes.route(self.topics, table)[0] if is_set else ("name",), table) for table in tables]
-        topics = [(place, table, self.topic(table)) for place, table in routed]
+        places = [(topic_routes.route(self.topics, table)[0] if is_set else ("name",), table) for table in tables]
+        topics = [(place, table, self.topic(table)) for place, table in places]
         long: list[tuple[Location, str]] = [(("name",), topic) for topic in own if len(topic) > _TOPIC_LENGTH]
         # Topics of tables are cut, so they say nothing that the relay's own do not.
         long = long[:1] or [(place, topic) for place, _, topic in topics if len(topic) > _TOPIC_LENGTH]
@@ -277,6 +286,15 @@ class Config(ConfigModel):
         template = Template.parse(topic_routes.route(self.topics, table)[1])
         excess = len(template.render({"name": self.name, "table": legal(table)})) - _TOPIC_LENGTH
         return template.render({"name": self.name, "table": legal(table, max(0, excess))})
+
+    def topic_settings_of(self, table: str) -> dict[str, tuple[Location, str]]:
+        """Return the settings of the topic of ``table``, each with its place in the file, and its partitions."""
+        partitions = {PARTITIONS: (("kafka", "partitions"), str(self.kafka.partitions))}
+        return {**partitions, **chosen(self.topic_settings or {}, table)}
+
+    def partitions(self, table: str) -> int:
+        """Return how many partitions the topic of ``table`` has."""
+        return int(self.topic_settings_of(table)[PARTITIONS][1])
 
     @property
     def own_topics(self) -> dict[str, str]:

@@ -22,7 +22,8 @@ class KafkaConfig(ConfigModel):
     """Brokers to connect to first, as `host:port`, separated by commas."""
 
     partitions: int = Field(default=6, ge=1, le=10_000)
-    """The number of partitions of a topic of changes. Never change it: the order per key depends on it."""
+    """The number of partitions of a topic of changes, unless `topic_settings` says another. Never change it: the order
+    per key depends on it."""
 
     producer: dict[str, Any] = Field(default_factory=dict, json_schema_extra=SETTINGS)
     """librdkafka settings. Those for the connection (`security.*`, `sasl.*`, `ssl.*`) apply to every client."""

@@ -17,6 +17,8 @@ DEFAULT = "{name}.{table}"
 OTHERS = "default"
 """The key of all tables that no other key of the mapping names."""
 
+EMPTY = "must name at least one table, or be left out"
+
 _TEMPLATE = texts(r"(?:[^{}]|\{(?:name|table)\}|\{\{|\}\})+")
 
 
@@ -25,6 +27,8 @@ def _checked(value: Any) -> Any:
         refuse(((), problem) for problem in _problems(value))
     elif not isinstance(value, dict):
         raise PydanticKnownError("string_type")
+    elif not value:
+        raise ValueError(EMPTY)
     else:
         refuse(((key,), problem) for key, template in value.items() for problem in _problems(template, key))
     return value
@@ -60,9 +64,15 @@ def route(topics: str | Mapping[str, str], table: str) -> tuple[Location, str]:
     """
     if isinstance(topics, str):
         return ("topics",), topics
-    keys = [table] if table in topics and table != OTHERS else []
-    keys += [key for key in topics if "*" in key and _matches(key, table)]
+    keys = matching(topics, table)
     return (("topics", keys[0]), topics[keys[0]]) if keys else route_of_others(topics)
+
+
+def matching(by_table: Mapping[str, Any], table: str) -> list[str]:
+    """Return the keys that apply to a table, in the order in which they count: its name, patterns, `default`."""
+    keys = [table] if table in by_table and table != OTHERS else []
+    keys += [key for key in by_table if "*" in key and _matches(key, table)]
+    return [*keys, OTHERS] if OTHERS in by_table else keys
 
 
 def route_of_others(topics: str | Mapping[str, str]) -> tuple[Location, str]:
@@ -72,12 +82,15 @@ def route_of_others(topics: str | Mapping[str, str]) -> tuple[Location, str]:
     return ("topics", OTHERS), topics[OTHERS]
 
 
-def unknown_tables(topics: str | Mapping[str, str], tables: Iterable[str]) -> Iterator[tuple[Location, str]]:
-    """Yield a problem for each key that is none of ``tables``, which are all that are relayed, and no pattern."""
+def unknown_tables(name: str, keys: Iterable[str], tables: Iterable[str]) -> Iterator[tuple[Location, str]]:
+    """Yield a problem for each of the ``keys`` of a mapping in the config that is no pattern, and none of ``tables``.
+
+    ``name``: the key of the mapping. ``tables``: all that are relayed.
+    """
     known = list(tables)
-    for key in topics if isinstance(topics, dict) else ():
+    for key in keys:
         if key != OTHERS and "*" not in key and key not in known:
-            yield ("topics", key), f"no source reads table {key!r}; {did_you_mean(key, known, 'known tables: ')}"
+            yield (name, key), f"no source reads table {key!r}; {did_you_mean(key, known, 'known tables: ')}"
 
 
 def _matches(pattern: str, table: str) -> bool:

@@ -128,7 +128,7 @@ class _Demo:
             # Started while the consumers still work.
             session = self.stack.enter_context(delta_session(config.spark))
             total = workload.count()
-            marks = config.kafka.partitions if self.orders.has_rows_before else 0
+            marks = config.partitions(TABLE) if self.orders.has_rows_before else 0
             self._wait(lambda: len(watch.changes) >= total and watch.ended >= marks, "all changes to be on the topic")
             ends = dict(watch.ends)
             self._wait(lambda: all(b.has_reached(ends) for b in batches.values()), "the consumers to apply all changes")

@@ -116,9 +116,9 @@ def open_topic_writers(
             )
         return config.topic(table)
 
-    def has_records(topic: str) -> bool:
-        """Whether it has records, or has had some."""
-        bounds = offset_bounds(admin, [(topic, number) for number in range(config.kafka.partitions)])
+    def has_records(table: str) -> bool:
+        """Whether its topic has records, or has had some."""
+        bounds = offset_bounds(admin, [(config.topic(table), number) for number in range(config.partitions(table))])
         return any(end for _, end in bounds.values())
 
     def make(table: TableSchema) -> TopicWriter:
@@ -127,11 +127,12 @@ def open_topic_writers(
         if topic not in records:
             created = topics.create_missing(admin, config, [table.table])
             records.update(Limits.from_topics(created, settings.producer).records)
-        common = table, topic, config.kafka.partitions, entry.key_mode
+        name = table.table
+        common = table, topic, config.partitions(name), entry.key_mode
         if entry.is_debezium:
             subjects = cast(Subjects, schemas)  # the config has a registry
             # I8: asked again, since another worker may have registered and published meanwhile
-            if subjects.newest_envelope(topic) is None and has_records(topic) and not subjects.newest_envelope(topic):
+            if subjects.newest_envelope(topic) is None and has_records(name) and not subjects.newest_envelope(topic):
                 raise RelayError(refused_envelope(topic))
             return DebeziumWriter(
                 *common,

@@ -15,6 +15,7 @@ from relay.records import Plan
 from relay.snapshots.facts import WriteControl
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
+from relay.stream.topic_partitions import with_partitions
 
 _PLANS_AT_ONCE = 16
 """Plans made at once: each has a thread, and asks its source about every shard."""
@@ -35,6 +36,8 @@ class Upkeep:
         self._bars = SnapshotBars.for_terminal()
         # The partitions owned at the last look.
         self._owned: frozenset[int] = frozenset()
+        # By source, the plan that has the partitions of all its topics.
+        self._counted: dict[str, Plan] = {}
         # Whether nothing is left to do when the only source cannot be planned.
         self._is_alone = False
 
@@ -143,7 +146,13 @@ class Upkeep:
 
     def _put_into_force(self, source: SourceState, plan: Plan) -> bool:
         """Write ``plan`` with this worker's config in force, if that is new and allowed. Return whether."""
-        changed = self._same.put_into_force(source.source.name, plan)
+        name = source.source.name
+        counted = plan if self._counted.get(name) is plan else with_partitions(plan, self._config.config)
+        if counted is plan:
+            self._counted[name] = plan
+        changed = self._same.put_into_force(name, counted)
+        if changed is None and counted is not plan and self._same.is_in_force(name, plan):
+            changed = counted  # a table has appeared
         if changed is not None:
             self._publishing.record(source.stream.plan_key, changed.to_json())
         return changed is not None

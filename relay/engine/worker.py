@@ -231,6 +231,9 @@ class Worker:
             with fault_of(name):
                 source.choose_stream(is_alone=len(self._sources) == 1)
                 source.check_plan()
+                newest = view.newest(name)
+                if lost is not None and newest is not None and newest.plan is not None:
+                    lost.require_partitions(newest.plan)
         self._same_sources.warn_of_unread()
 
     def _serve_group(self) -> None:

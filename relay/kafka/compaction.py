@@ -27,6 +27,9 @@ _LAG = "min.compaction.lag.ms"
 _BEHIND = 7 * 24 * 3600 * 1000
 """Milliseconds that a consumer of a compacted topic may be behind, equal to the default retention."""
 
+LATE = {_LAG: str(_BEHIND)}
+"""The settings of a compacted topic of changes, whose consumers may be behind."""
+
 
 def advice(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], bootstrap_servers: str) -> str:
     """Return why ``topic`` is compacted too late or too soon, and what to do; empty if it is fine."""
@@ -36,7 +39,7 @@ def advice(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], boot
         return (
             f"it is compacted and has {_LAG}={found.get(_LAG, 0)}: a consumer that is further behind misses changes "
             f"that later changes of the item have replaced, and deletions that left only a null: "
-            f"{_command(topic, {_LAG: str(_BEHIND)}, bootstrap_servers)}"
+            f"{command(topic, LATE, bootstrap_servers)}"
         )
     larger = {name: value for name, value in _limits(wanted).items() if int(found.get(name, value)) > int(value)}
     if not larger:
@@ -44,7 +47,7 @@ def advice(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], boot
     settings = ", ".join(f"{name}={found[name]}" for name in larger)
     return (
         f"it has {settings}, so Kafka compacts it late, and starting, `relay status` and `relay reset` take ever "
-        f"longer: {_command(topic, larger, bootstrap_servers)}"
+        f"longer: {command(topic, larger, bootstrap_servers)}"
     )
 
 
@@ -56,7 +59,7 @@ def forgetting(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], 
     return (
         f"topic {topic!r} has {_DELETIONS}={found[_DELETIONS]} but needs {limits[_DELETIONS]}: a worker that reads it "
         f"slowly would continue from deleted checkpoints: "
-        f"{_command(topic, {_DELETIONS: limits[_DELETIONS]}, bootstrap_servers)}"
+        f"{command(topic, {_DELETIONS: limits[_DELETIONS]}, bootstrap_servers)}"
     )
 
 
@@ -64,7 +67,7 @@ def _limits(wanted: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in wanted.items() if name in PROMPT and name != "cleanup.policy"}
 
 
-def _command(topic: str, settings: Mapping[str, str], bootstrap_servers: str) -> str:
+def command(topic: str, settings: Mapping[str, str], bootstrap_servers: str) -> str:
     added = ",".join(f"{name}={value}" for name, value in settings.items())
     return (
         f"run `kafka-configs --bootstrap-server {bootstrap_servers} --alter --entity-type topics --entity-name {topic} "

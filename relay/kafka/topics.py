@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
 from relay.config.config import Internal
+from relay.config.topic_settings import PARTITIONS, REPLICAS, uncompactable
 from relay.errors import ConfigError, NoAnswer, Unavailable
 from relay.kafka import compaction
 from relay.kafka.partition_offsets import offset_bounds
@@ -40,11 +41,13 @@ SILENT_LOG.addHandler(logging.NullHandler())
 SILENT_LOG.propagate = False
 
 # See README.md in this folder for the details.
-_REPARTITION = (
-    "keep `kafka.partitions: {count}`, or move to a new topic: stop the relay, let every consumer read the old topic "
-    'to its end, set another `topics` template (such as "{{name}}.{{table}}.2") along with the new number, restart the '
-    "relay, and start the consumers with new checkpoints (relay/kafka/README.md, Changing the number of partitions)"
+MOVE = (
+    "move to a new topic: stop the relay, let every consumer read the old topic to its end, set another `topics` "
+    'template (such as "{name}.{table}.2") along with the new number, restart the relay, and start the consumers with '
+    "new checkpoints (relay/kafka/README.md, Changing the number of partitions)"
 )
+
+_ALL = "Kafka would delete all but the last record of each key"
 
 # Errors that waiting does not fix.
 _REFUSALS = {KafkaError._AUTHENTICATION, KafkaError._SSL}
@@ -64,23 +67,31 @@ class RequiredTopic:
     why: str
     settings: Mapping[str, str] = field(default_factory=dict)
     compacted: bool = False
-    # Whether the relay can move to a new topic with another number of partitions.
-    repartitionable: bool = False
-    # Whether it may be compacted. Compaction by hash key would drop changes of other items with the same hash key.
-    compactable: bool = True
-    # Whether it gets records without a key.
-    has_keyless: bool = False
+    # The key of the config with its number of partitions, if the relay can move to a new topic with another number.
+    key: str = ""
+    # Why it may not be compacted; empty if it may.
+    uncompactable: str = ""
+    # The settings of the config, which replace the relay's.
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    # Its replication factor, or the broker's default.
+    replicas: int = -1
 
     def request(self) -> NewTopic:
-        """Return the request to create it with the broker's default replication factor."""
-        return NewTopic(self.name, self.partitions, replication_factor=-1, config=dict(self.settings))
+        """Return the request to create it."""
+        config = {**self.settings, **self.chosen}
+        return NewTopic(self.name, self.partitions, replication_factor=self.replicas, config=config)
+
+    def described(self) -> str:
+        """Return its partitions, and what the config says of it, in words."""
+        chosen = {**({REPLICAS: self.replicas} if self.replicas > 0 else {}), **self.chosen}
+        return ", ".join((partitions_text(self.partitions), *(f"{name}={value}" for name, value in chosen.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
     """A topic as the broker has it. ``problem``: why the relay cannot use it; empty if it can, or if it is missing.
 
-    ``hint``: a possible improvement, for ``relay check`` only. ``advice``: how it should be compacted; also logged.
+    ``hint``: a possible improvement, for ``relay check`` only. ``advice``: which settings it should have; also logged.
     """
 
     topic: RequiredTopic
@@ -97,25 +108,12 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
     large = {"max.message.bytes": str(LARGEST_MESSAGE)}
     compact = {"cleanup.policy": "compact"}
     forever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    by_item = {table for table, source in config.tables.items() if source.key_mode == "item"}
-    of_debezium = {table for table, source in config.tables.items() if source.is_debezium}
-    topics = [
-        RequiredTopic(
-            config.topic(table),
-            config.kafka.partitions,
-            "the changes of a key stay in order only while they go to the same partition",  # I2
-            large,
-            repartitionable=True,
-            compactable=table in by_item,
-            has_keyless=table in of_debezium,
-        )
-        for table in tables
-    ]
+    topics = [_of_changes(config, table, large) for table in tables]
 
-    def single(kind: Internal, what: str, settings: Mapping[str, str], **more: bool) -> RequiredTopic:
+    def single(kind: Internal, what: str, settings: Mapping[str, str], **more: Any) -> RequiredTopic:
         return RequiredTopic(config.internal(kind), 1, f"{what} are read in a single order", settings, **more)
 
-    ddl = [single("ddl", "the statements of a shard", {**large, **forever}, compactable=False)]
+    ddl = [single("ddl", "the statements of a shard", {**large, **forever}, uncompactable=_ALL)]
     return [
         *{topic.name: topic for topic in topics}.values(),  # several tables may share a topic
         RequiredTopic(
@@ -128,15 +126,33 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
         # It has one record per layout of a table, so it stays small.
         single("schemas", "schemas", compact, compacted=True),
         single("watermarks", "watermarks", compaction.PROMPT, compacted=True),
-        single("gaps", "gaps", forever, compactable=False),
+        single("gaps", "gaps", forever, uncompactable=_ALL),
         single(
             "dead_letters",
             "dead letters",
             {**large, **forever},  # I1: a dead letter is the only copy of its change
-            compactable=False,
+            uncompactable=_ALL,
         ),
         *(ddl if "ddl" in config.own_topics else ()),
     ]
+
+
+def _of_changes(config: Config, table: str, settings: Mapping[str, str]) -> RequiredTopic:
+    said = config.topic_settings_of(table)
+    chosen = {name: value for name, (_, value) in said.items() if name not in (PARTITIONS, REPLICAS)}
+    named = config.tables.get(table)
+    # Which of the sources that name no tables has this one is not known.
+    owners = [named] if named is not None else [each for each in config.sources if not each.names_tables]
+    return RequiredTopic(
+        config.topic(table),
+        config.partitions(table),
+        "the changes of a key stay in order only while they go to the same partition",  # I2
+        {**settings, **(compaction.LATE if "compact" in chosen.get("cleanup.policy", "") else {})},
+        key=".".join(map(str, said[PARTITIONS][0])),
+        uncompactable=next(filter(None, map(uncompactable, owners)), ""),
+        chosen=chosen,
+        replicas=int(said[REPLICAS][1]) if REPLICAS in said else -1,
+    )
 
 
 def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
@@ -186,12 +202,12 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
             exists=True,
             problem=_problem(topic, there[topic.name], settings[topic.name], config.kafka.bootstrap_servers),
             hint=replication_hint(*_replicas(there[topic.name], settings[topic.name]), len(cluster.brokers)),
-            advice=compaction.advice(topic.name, topic.settings, settings[topic.name], config.kafka.bootstrap_servers),
+            advice=_advice(topic, there[topic.name], settings[topic.name], config.kafka.bootstrap_servers),
             largest_message=int(settings[topic.name].get("max.message.bytes", LARGEST_MESSAGE)),
             compacted="compact" in settings[topic.name].get("cleanup.policy", ""),
         )
         if topic.name in there
-        else FoundTopic(topic, exists=False)
+        else FoundTopic(topic, exists=False, problem=_unfit_policy(topic, topic.chosen, "would have"))
         for topic in topics
     ]
 
@@ -229,11 +245,10 @@ def _require_usable(admin: AdminClient, config: Config, tables: Sequence[str]) -
 def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, str], bootstrap_servers: str) -> str:
     count = len(found.partitions)
     policy = settings.get("cleanup.policy", "")
-    policies = set(policy.split(","))
     if count != topic.partitions:
         return f"topic {topic.name!r} has {partitions_text(count)} but needs {topic.partitions}: {topic.why}; " + (
-            _REPARTITION.format(count=count)
-            if topic.repartitionable
+            f"if it has always had {count}, set `{topic.key}: {count}`; otherwise {MOVE}"
+            if topic.key
             else "choose another `name`, or delete the topic if it is empty"
         )
     replicas, in_sync = _replicas(found, settings)
@@ -243,16 +258,41 @@ def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, 
             f"nothing can be written to topic {topic.name!r}: it has min.insync.replicas={in_sync} but a replication "
             f"factor of {replicas}; add replicas or lower min.insync.replicas"
         )
-    if topic.compacted and policies != {"compact"}:
+    if topic.compacted and policy != "compact":
         return (
             f"topic {topic.name!r} has cleanup.policy={policy} but needs compact: "
             "Kafka would delete records that the relay still needs"
         )
-    if not topic.compactable and "compact" in policies:
-        keyless = "Kafka would refuse the record of a TRUNCATE, which has no key in Debezium's envelope"
-        why = keyless if topic.has_keyless else "Kafka would delete all but the last record of each key"
-        return f"topic {topic.name!r} has cleanup.policy={policy} but needs delete: {why}"  # I1
-    return compaction.forgetting(topic.name, topic.settings, settings, bootstrap_servers)
+    return _unfit_policy(topic, settings) or compaction.forgetting(
+        topic.name, topic.settings, settings, bootstrap_servers
+    )
+
+
+def _unfit_policy(topic: RequiredTopic, settings: Mapping[str, str], has: str = "has") -> str:
+    policy = settings.get("cleanup.policy", "")
+    if not topic.uncompactable or "compact" not in policy:
+        return ""
+    return f"topic {topic.name!r} {has} cleanup.policy={policy} but needs delete: {topic.uncompactable}"  # I1
+
+
+def _advice(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, str], bootstrap_servers: str) -> str:
+    """Return how a topic should be compacted, and what it has that differs from the config."""
+    differs = {name: value for name, value in topic.chosen.items() if not _is_same(settings.get(name, ""), value)}
+    texts = [compaction.advice(topic.name, topic.settings, settings, bootstrap_servers)]
+    if differs:
+        has = ", ".join(f"{name}={settings.get(name, '')}" for name in differs)
+        said = ", ".join(f"{name}={value}" for name, value in differs.items())
+        command = compaction.command(topic.name, differs, bootstrap_servers)
+        texts.append(f"it has {has}, but `topic_settings` says {said}: {command}")
+    replicas = _replicas(found, settings)[0]
+    if topic.replicas not in (-1, replicas):
+        remedy = "move its replicas with `kafka-reassign-partitions`"
+        texts.append(f"it has {REPLICAS}={replicas}, but `topic_settings` says {topic.replicas}: {remedy}")
+    return "; ".join(filter(None, texts))
+
+
+def _is_same(found: str, wanted: str) -> bool:
+    return set(found.split(",")) == set(wanted.split(","))
 
 
 def _replicas(found: TopicMetadata, settings: Mapping[str, str]) -> tuple[int, int]:

@@ -24,18 +24,22 @@ from relay.extras import needs
 from relay.jvm.connectors import connectors_of, installed_spark
 from relay.jvm.java import find_java
 from relay.kafka import permissions, topics
+from relay.kafka.checkpoints import committed_records
 from relay.kafka.settings import KafkaSettings, unusable_security
 from relay.native import CoreMissing, core
 from relay.observe.access import Access, client_side
 from relay.operations.status import relayed_tables
 from relay.process.connections import Closable
 from relay.source import CheckedTable, Finding
+from relay.stream.topic_partitions import moved_keys
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
 from spark_consumers.locations import check_folder
 from spark_consumers.sinks.copy_target import copy_target
 
 if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
     from relay.avro.schema_registry import RegistrySchemas
 
 T = TypeVar("T")
@@ -151,10 +155,12 @@ def _check_kafka(config: Config) -> list[Finding]:
     admin = topics.connect(config)
     found = topics.survey(admin, config, list(config.tables))
     has_acls = config.kafka.iam is None
-    forbidden = permissions.forbidden_topics(admin, found) if has_acls else {}
+    problems = _moved_keys(config, admin)
+    if has_acls:
+        problems |= permissions.forbidden_topics(admin, found)
     findings = [
         Finding(f"kafka {config.kafka.bootstrap_servers}", "reachable"),
-        *(_topic_finding(each, forbidden.get(each.topic.name, "")) for each in found),
+        *(_topic_finding(each, problems.get(each.topic.name, "")) for each in found),
     ]
     group = KafkaSettings.from_config(config).group
     if has_acls and (problem := permissions.forbidden_group(admin, group)):
@@ -162,14 +168,24 @@ def _check_kafka(config: Config) -> list[Finding]:
     return findings
 
 
-def _topic_finding(found: topics.FoundTopic, forbidden: str) -> Finding:
+def _moved_keys(config: Config, admin: AdminClient) -> dict[str, str]:
+    """Return, by topic, that its partitions have changed since the relay published there."""
+    found: dict[str, str] = {}
+    with suppress(RelayError):  # such as a lack of permissions, which other findings name
+        view = committed_records(config, admin)
+        for read in map(view.newest, (source.name for source in config.sources)):
+            found |= moved_keys(admin, config, read.plan) if read is not None and read.plan is not None else {}
+    return found
+
+
+def _topic_finding(found: topics.FoundTopic, elsewhere: str) -> Finding:
     topic = found.topic
     name = f"topic {topic.name}"
-    count = topics.partitions_text(topic.partitions)
-    if problem := found.problem or forbidden:
+    if problem := found.problem or elsewhere:
         return Finding(name, problem, Unavailable.exit_code)
     if not found.exists:
-        return Finding(name, f"will be created with {count}")
+        return Finding(name, f"will be created with {topic.described()}")
+    count = topics.partitions_text(topic.partitions)
     for advice in filter(None, (found.hint, found.advice)):
         count += f"; {advice}"
     wanted = int(topic.settings.get("max.message.bytes", 0))

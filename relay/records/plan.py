@@ -21,7 +21,7 @@ class Plan(StoredRecord):
     published before: no token under this plan gets an earlier one. ``hashed``: by table, if the source has journals,
     how many of its key columns choose the partition. ``past``: the newest shard of each name before a reset.
     ``in_force``: the hash of the config with which workers may read this source (`PartitionOwner`); empty until one
-    does.
+    does. ``partitions``: by topic, how many partitions the changes of its table went to.
     """
 
     requested: str
@@ -34,6 +34,7 @@ class Plan(StoredRecord):
     hashed: Mapping[str, int] = field(default_factory=dict)
     past: tuple[str, ...] = ()
     in_force: str = ""
+    partitions: Mapping[str, int] = field(default_factory=dict)
 
     def start_of(self, shard: Shard) -> Start:
         return shard.start or self.shards.get(shard.id, {"type": "trim_horizon"})

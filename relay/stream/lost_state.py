@@ -19,8 +19,9 @@ from relay.kafka.committed import read_all_committed
 from relay.kafka.partition_offsets import offset_bounds
 from relay.kafka.settings import KafkaSettings
 from relay.process.slow_call import SlowCall
-from relay.records import CommittedRecords, Gap, StreamId
+from relay.records import CommittedRecords, Gap, Plan, StreamId
 from relay.source import Source
+from relay.stream.topic_partitions import moved_keys
 from relay.stream.watermark_records import OVERALL
 from relay.table import TableSchema
 
@@ -90,6 +91,11 @@ class LostState:
         prove nothing if another source, which has a plan, publishes to the same topic.
         """
         return self._lost(view, sources, self._watermarked())
+
+    def require_partitions(self, plan: Plan) -> None:
+        """Refuse to publish to topics whose partitions have changed. Raises ``Unavailable``."""
+        if moved := moved_keys(self._admin, self._config, plan):
+            raise Unavailable("\n".join(moved.values()))  # I2
 
     def _watermarked(self) -> Mapping[str, list[list[str]]]:
         """Return, by source, the stream of each watermark, and its shard if it has one."""

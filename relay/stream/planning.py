@@ -70,7 +70,8 @@ class Planning:
         if self.source.has_journals:
             shards, past = renamed(begin.shards, before, checkpoints)
         floor = committed.floor
-        return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
+        made = Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past)
+        return replace(made, partitions=before.partitions), gap
 
     def after_loss(self, stream: StreamId, requested: str, loss: Loss) -> tuple[Plan, Gap]:
         """Return a new plan for a stream whose plan is lost, and its gap (I9). Parameters: see `again`."""
@@ -129,7 +130,8 @@ class Planning:
         gap = Gap(self.source.name, stream.label, None, "new stream", {"stream": label}, {"stream": stream.label}, now)
         start = {shard.id: {"type": "trim_horizon"} for shard in self.source.shards()}
         keys, config_hash = self._keys(), self.source.config_hash()
-        return Plan(self.source.start, now, start, keys, config_hash, gap.id, floor, in_force=before.in_force), gap
+        made = Plan(self.source.start, now, start, keys, config_hash, gap.id, floor, in_force=before.in_force)
+        return replace(made, partitions=before.partitions), gap
 
     def check(self, plan: Plan) -> None:
         """Refuse ``plan`` if it contradicts the config or the table. Raises ``ConfigError``."""

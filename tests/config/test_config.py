@@ -327,7 +327,7 @@ def test_tombstones_require_the_full_primary_key_as_the_kafka_key(file: Path) ->
 def test_the_json_schema_has_every_key_of_the_file(file: Path) -> None:
     schema = json_schema()
     assert json.loads(json.dumps(schema)) == schema
-    assert set(schema["properties"]) == {*yaml.safe_load(dedent(GOOD)), "envelope"}
+    assert set(schema["properties"]) == {*yaml.safe_load(dedent(GOOD)), "envelope", "topic_settings"}
     assert schema["required"] == ["name", "kafka", "sources"]
     source = schema["$defs"]["DynamoDBConfig"]
     assert source["additionalProperties"] is False

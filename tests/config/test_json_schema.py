@@ -69,6 +69,15 @@ WRONG = [
     change('/ccompat/v7"', '/ccompat/v7", on_incompatible: ignore'),
     change('"{name}.{table}"', '"{name}.{tabel}"'),
     change('"{name}.{table}"', '"{name}.{table"'),
+    change('"{name}.{table}"', "{}"),
+    change('"{name}.{table}"', "{orders: a}\n    topic_settings: {}"),
+    change("sources:\n", "topic_settings: {orders: {}}\n    sources:\n"),
+    change("sources:\n", "topic_settings: {orders: {retention.m: 5}}\n    sources:\n"),
+    change("sources:\n", "topic_settings: {orders: {retention.ms: 7d}}\n    sources:\n"),
+    change("sources:\n", "topic_settings: {orders: {partitions: 0}}\n    sources:\n"),
+    change("sources:\n", "topic_settings: {orders: {preallocate: 1}}\n    sources:\n"),
+    change("sources:\n", "topic_settings: {orders: {unclean.leader.election.enable: true}}\n    sources:\n"),
+    change("sources:\n", "topic_settings: {orders: {cleanup.policy: shrink}}\n    sources:\n"),
     change('["order:{order_id}"]', '"order:{order_id}"'),
     change('["order:{order_id}"]', "[]"),
     change('["order:{order_id}"]', '["order:{order_id"]'),
@@ -255,6 +264,8 @@ BEYOND_THE_SCHEMA = [
     change('/ccompat/v7"', '/ccompat/v7", tls: {ca: a}'),
     change('http://127.0.0.1:8080/apis/ccompat/v7"', 'https://h", tls: {cert: a}'),
     change("key: hash", "tombstones: true"),
+    change("sources:\n", "topic_settings: {orders: {cleanup.policy: compact}}\n    sources:\n"),
+    change("sources:\n", "topic_settings: {lines: {partitions: 2}}\n    sources:\n"),
     change("        table: orders\n", ""),
     change("table: orders\n", "table: orders\n        tags: {a: b}\n"),
     change("table: orders\n", f"table: orders\n        stream_arn: {ARN}\n"),
@@ -338,6 +349,12 @@ GOOD_ONES = [
     change("region: us-east-1", "role_arn: 'arn:aws:iam::123456789012:role/a/relay'\n        external_id: shop"),
     change("producer: {}", "producer: {security.protocol: SASL_SSL, ssl.ca.location: a, linger.ms: 5}, iam: {}"),
     vitess("start: {vgtid: [{keyspace: k, shard: '-', gtid: MariaDB/0-1-5}]}, key: item, tombstones: true"),
+    change(
+        "sources:\n",
+        "topic_settings: {orders: {partitions: '12', retention.ms: -1, preallocate: 'true', redpanda.a: 1, "
+        "min.cleanable.dirty.ratio: 0.5, unclean.leader.election.enable: false}, 'a*': {partitions: '${P}'}}\n"
+        "    sources:\n",
+    ).replace("${P}", "${P:-3}"),
     *(path.read_text() for path in sorted((ROOT / "deploy" / "examples").glob("*.yaml"))),
 ]
 

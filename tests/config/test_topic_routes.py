@@ -81,6 +81,7 @@ def test_only_a_star_in_a_pattern_stands_for_other_characters(before: str, after
          "3:18: `topics.orders`: the template '{' has an unmatched or empty '{' at position 1 (write a literal brace "
          "twice)"),
         ("{orders: 5}", ["orders"], "3:18: `topics.orders`: must be text, such as sales.orders.v1"),
+        ("{}", ["orders"], "3:9: `topics`: must name at least one table, or be left out"),
         ("[orders]", ["orders"],
          "3:9: `topics` must be text (quote it if it looks like something else), not a list"),
     ],

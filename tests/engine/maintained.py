@@ -17,7 +17,7 @@ from relay.records import CommittedRecords, Gap, PartitionOwner, Plan, ShardChec
 from relay.source import Measured, Segment, ShardReader, Source
 from relay.stream.source_state import SourceState
 from relay.table import TableSchema
-from tests.scripted_source import ScriptedSource
+from tests.scripted_source import ScriptedSource, config_of
 
 
 class Writers(set[tuple[str, str]]):
@@ -116,7 +116,7 @@ class Maintained:
         )
         self.owned = set(range(64))
         group: Any = SimpleNamespace(owned=self.owned, view=self.view)
-        config: Any = SimpleNamespace(serve=lambda sources: None)
+        config: Any = SimpleNamespace(serve=lambda sources: None, config=config_of("test", "localhost:9092", [source]))
         same = SameSources(group, PartitionOwner("me", {source.name: ""}))
         self._upkeep = Upkeep(group, cast(Any, self.committed), same, config)
 

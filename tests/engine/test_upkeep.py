@@ -124,6 +124,21 @@ def test_a_plan_is_made_of_the_config_that_was_reloaded_meanwhile(source: Script
     assert set(relay.state.plan.shards) == {"-"}
 
 
+def test_a_plan_also_gets_the_partitions_of_tables_that_appear(source: ScriptedSource) -> None:
+    """I2: so that partitions that are added to their topics later are noticed."""
+    relay = Maintained(source)
+    relay.serve_until(lambda: relay.state.plan)
+    plan = relay.state.plan
+    assert plan is not None
+    assert plan.partitions == {"test.orders": 1}
+    keys = {**plan.keys, "lines": (("id", "S"),)}
+    relay.view.apply(relay.stream.plan_key, replace(plan, keys=keys).to_json())
+    relay.state.look.soon()
+    relay.serve()
+    assert relay.state.plan is not None
+    assert relay.state.plan.partitions == {"test.orders": 1, "test.lines": 1}
+
+
 def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_often_that_fails(
     source: ScriptedSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,7 @@ def test_statements_have_one_topic_with_one_partition_that_keeps_them() -> None:
     kafka = {"bootstrap_servers": "127.0.0.1:9"}
     relayed = Config.model_validate({"name": "shop", "kafka": kafka, "sources": [source]})
     (ddl,) = [topic for topic in topics.required(relayed, ["orders"]) if topic.name == "shop.ddl"]
-    assert (ddl.partitions, ddl.compacted, ddl.compactable) == (1, False, False)
+    assert (ddl.partitions, ddl.compacted, bool(ddl.uncompactable)) == (1, False, True)
     assert ddl.settings["retention.ms"] == "-1"
     assert "shop.ddl" not in {topic.name for topic in topics.required(config("shop", "127.0.0.1:9"), ["orders"])}
 
@@ -226,7 +226,8 @@ class TestOnABroker:
             Unavailable, match=r"\.orders' has 2 partitions but needs 3: the changes of a key stay"
         ) as refused:
             topics.create_missing(admin, relayed, ["orders"])
-        assert "keep `kafka.partitions: 2`, or move to a new topic: stop the relay" in str(refused.value)
+        remedy = "if it has always had 2, set `kafka.partitions: 2`; otherwise move to a new topic: stop the relay"
+        assert remedy in str(refused.value)
         assert '`topics` template (such as "{name}.{table}.2")' in str(refused.value)
         assert "relay/kafka/README.md, Changing the number of partitions" in str(refused.value)
         # It is refused before any topic is created.

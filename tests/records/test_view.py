@@ -48,7 +48,8 @@ SHARD = ShardCheckpoint(
     emptied={"orders": 5.5},
     unplanned=LATER,
 )
-PLAN = Plan("latest", 1.5, {"s": {"since": 1.5}}, {"t": (("k", "S"),)}, "ab", "cd", 7, {"t": 1}, ("p@2",), "ef")
+KEYS, PARTITIONS = {"t": (("k", "S"),)}, {"shop.t": 6}
+PLAN = Plan("latest", 1.5, {"s": {"since": 1.5}}, KEYS, "ab", "cd", 7, {"t": 1}, ("p@2",), "ef", PARTITIONS)
 CONTROL = SnapshotControl(
     ShardState.READING,
     "1",

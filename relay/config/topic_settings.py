@@ -1,0 +1,153 @@
+"""The partitions and settings of the topics of tables, by Kafka's names, as `topic_settings` of the config says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, WithJsonSchema
+from pydantic_core import PydanticKnownError
+
+from relay.config.errors import did_you_mean, refuse
+from relay.config.schema_forms import texts
+from relay.config.topic_routes import EMPTY, matching
+from relay.config.yaml_file import Location
+
+if TYPE_CHECKING:
+    from relay.config.per_table import PerTableConfig
+
+PARTITIONS = "partitions"
+REPLICAS = "replication.factor"
+_POLICY, _IN_SYNC = "cleanup.policy", "min.insync.replicas"
+
+# The pattern of a value, by the words for it.
+_WHOLE = "a whole number"
+_COUNT = "a whole number from 1 to 10000"
+_SHARE = "a number from 0 to 1"
+_FLAG = "true or false"
+_SAFE = "false, because Kafka could lose changes that it has confirmed"
+_PATTERNS = {
+    _WHOLE: r"-?\d{1,19}",
+    _COUNT: r"[1-9]\d{0,3}|10000",
+    _SHARE: r"0(?:\.\d+)?|1(?:\.0+)?",
+    _FLAG: "true|false",
+    _SAFE: "false",  # I1
+}
+_WORDS = {
+    _POLICY: ("delete", "compact", "compact,delete", "delete,compact"),
+    "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
+}
+_WHOLE_NUMBERS = """
+    retention.ms retention.bytes max.message.bytes segment.bytes segment.ms segment.index.bytes segment.jitter.ms
+    delete.retention.ms min.compaction.lag.ms max.compaction.lag.ms file.delete.delay.ms flush.messages flush.ms
+    index.interval.bytes local.retention.bytes local.retention.ms message.timestamp.after.max.ms
+    message.timestamp.before.max.ms compression.gzip.level compression.lz4.level compression.zstd.level
+"""
+_FLAGS = ("preallocate", "remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable")
+_SETTINGS: dict[str, str] = {
+    **dict.fromkeys((PARTITIONS, REPLICAS, _IN_SYNC), _COUNT),
+    **dict.fromkeys(_WHOLE_NUMBERS.split(), _WHOLE),
+    "min.cleanable.dirty.ratio": _SHARE,
+    **dict.fromkeys(_FLAGS, _FLAG),
+    "unclean.leader.election.enable": _SAFE,
+    **{name: " or ".join(words) for name, words in _WORDS.items()},
+}
+"""The words for the value of each setting that Kafka has for topics."""
+
+_OF_VENDORS = r"(?:confluent|redpanda)\..+"
+
+
+def _pattern(name: str) -> str:
+    return "|".join(_WORDS[name]) if name in _WORDS else _PATTERNS[_SETTINGS[name]]
+
+
+def _checked(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise PydanticKnownError("dict_type")
+    refuse(_problems(value))
+    return value
+
+
+def _problems(by_table: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    if not by_table:
+        yield (), EMPTY
+    for key, settings in by_table.items():
+        if not isinstance(settings, dict) or not settings:
+            yield (key,), "must be a mapping of settings to values, such as {partitions: 12, retention.ms: 86400000}"
+            continue
+        for name, value in settings.items():
+            if not isinstance(value, (str, int, float)):
+                yield (key, name), "must be text, a number, true or false"
+            elif name in _SETTINGS:
+                if not re.fullmatch(_pattern(name), text_of(value)):
+                    yield (key, name), f"must be {_SETTINGS[name]}"
+            elif not re.fullmatch(_OF_VENDORS, name):
+                yield (key, name), f"is not a setting of topics; {did_you_mean(name, _SETTINGS, 'known settings: ')}"
+
+
+def _schema(name: str) -> dict[str, Any]:
+    text = texts(_pattern(name))
+    if name in _WORDS:
+        return text
+    if (words := _SETTINGS[name]) in (_FLAG, _SAFE):
+        return {"anyOf": [{"type": "boolean"} if words == _FLAG else {"const": False}, text]}
+    least = {_WHOLE: {}, _COUNT: {"minimum": 1, "maximum": 10_000}, _SHARE: {"minimum": 0, "maximum": 1}}[words]
+    return {"anyOf": [{"type": "number" if words == _SHARE else "integer", **least}, text]}
+
+
+_OF_TABLE: dict[str, Any] = {
+    "type": "object",
+    "minProperties": 1,
+    "properties": {name: _schema(name) for name in _SETTINGS},
+    "patternProperties": {f"^{_OF_VENDORS}$": {"type": ["string", "number", "boolean"]}},
+    "additionalProperties": False,
+}
+TopicSettings = Annotated[
+    dict[str, dict[str, str | int | float | bool]],
+    BeforeValidator(_checked),
+    WithJsonSchema({"type": "object", "minProperties": 1, "additionalProperties": _OF_TABLE}),
+]
+"""Settings by table: by its name, by a pattern with `*`, or `default`."""
+
+
+def text_of(value: str | float) -> str:
+    """Return a value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def chosen(by_table: Mapping[str, Mapping[str, Any]], table: str) -> dict[str, tuple[Location, str]]:
+    """Return the settings of a table's topic, each with its place in the config.
+
+    Each setting comes from the table's own name, or else from the first pattern that matches, or else from `default`.
+    """
+    found: dict[str, tuple[Location, str]] = {}
+    for key in matching(by_table, table):
+        for name, value in by_table[key].items():
+            found.setdefault(name, (("topic_settings", key, name), text_of(value)))
+    return found
+
+
+def uncompactable(source: PerTableConfig) -> str:
+    """Return why the topics of a source cannot be compacted; empty if they can."""
+    if source.is_debezium:
+        return "Kafka would refuse the record of a TRUNCATE, which has no key in Debezium's envelope"
+    # I1: compaction by hash key would drop changes of other items with the same hash key.
+    return "" if source.key_mode == "item" else "Kafka would delete all but the last record of each key"
+
+
+def contradictions(
+    by_table: Mapping[str, Mapping[str, Any]], sources: Mapping[str, PerTableConfig]
+) -> Iterator[tuple[Location, str]]:
+    """Yield problems with the settings of tables, of which ``sources`` are by table."""
+    for table, source in sources.items():
+        settings = chosen(by_table, table)
+        place, policy = settings.get(_POLICY, ((), ""))
+        if "compact" in policy and (why := uncompactable(source)):
+            remedy = "" if source.is_debezium else ", unless the source has `key: item`"
+            yield place, f"must be delete for table {table!r}{remedy}: {why}"
+        place, in_sync = settings.get(_IN_SYNC, ((), "1"))
+        replicas = settings.get(REPLICAS, ((), in_sync))[1]
+        if int(replicas) < int(in_sync):  # I1: so many replicas must confirm a write
+            yield place, f"is more than the `{REPLICAS}` of {replicas} for table {table!r}: nothing could be written"
