@@ -100,13 +100,14 @@ format: setup    ## Apply the fixes that ruff knows.
 bench: setup     ## All benchmarks, or NAME=encode_publish; ARGS=--record keeps the figures for the documentation. NAME=gate has BASE=COMMIT.
 	@RELAY_GATE_BASE=$(BASE) $(RUN) python -m tests.benchmarks $(ARGS) $(NAME)
 
-soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... PARTS=dynamodb,mysql,consumers PAUSE=1.6 RATE=... NETWORK=1
+soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... PARTS=dynamodb,mysql,consumers PAUSE=1.6 RATE=... NETWORK=1 BROKERS=3
 	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_CHANGES=$(CHANGES) RELAY_SOAK_SEED=$(SEED) RELAY_SOAK_PARTS=$(PARTS) \
-		RELAY_SOAK_PAUSE=$(PAUSE) RELAY_SOAK_RATE=$(RATE) RELAY_SOAK_NETWORK=$(NETWORK) \
+		RELAY_SOAK_PAUSE=$(PAUSE) RELAY_SOAK_RATE=$(RATE) RELAY_SOAK_NETWORK=$(NETWORK) RELAY_SOAK_BROKERS=$(BROKERS) \
 		$(RUN) python -m tests.soak
 
-audit: setup     ## Soaks, judged by a checker that knows nothing of this project: SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers
-	@RELAY_AUDIT_SEEDS=$(SEEDS) RELAY_AUDIT_SECONDS=$(SECONDS) RELAY_AUDIT_PARTS=$(PARTS) $(RUN) python -m tests.audit
+audit: setup     ## Soaks, judged by a checker that knows nothing of this project: SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers BROKERS=3
+	@RELAY_AUDIT_SEEDS=$(SEEDS) RELAY_AUDIT_SECONDS=$(SECONDS) RELAY_AUDIT_PARTS=$(PARTS) RELAY_AUDIT_BROKERS=$(BROKERS) \
+		$(RUN) python -m tests.audit
 
 proto: $(UV)     ## Compile the messages of Vitess again, after a change of their .proto.
 	@$(UV) tool run --from grpcio-tools==$(GRPC_TOOLS_VERSION) python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. relay/vitess/proto/vtgate.proto

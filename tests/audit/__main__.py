@@ -36,12 +36,19 @@ _CHECKER = Path(__file__).with_name("checker.py")
 
 
 def play(
-    folder: Path, seed: int, parts: Collection[str], seconds: float, spared: Collection[str] = ()
+    folder: Path,
+    seed: int,
+    parts: Collection[str],
+    seconds: float,
+    spared: Collection[str] = (),
+    *,
+    brokers: int = 1,
+    rate: float | None = None,
 ) -> dict[str, Any]:
     """Play one run and return what the checker found, with what was done to it."""
     histories = folder / "histories"
     network = seed % 2 == 1  # a million changes take longer through a proxy, so each other run goes without
-    soak = Soak(folder, seed, parts, network=network, spared=spared)
+    soak = Soak(folder, seed, parts, rate=rate, network=network, spared=spared, brokers=brokers)
     with (folder / "soak.log").open("w") as log:
         soak.say = lambda line: print(line, file=log, flush=True)
         totals = soak.play(seconds, beside=lambda soak: _recorded(soak, histories))
@@ -51,7 +58,14 @@ def play(
     if answer.returncode not in (0, 4):
         raise RuntimeError(f"the checker cannot read {histories}: {answer.stderr.decode()}")
     found = json.loads(answer.stdout)
-    run = {"seed": seed, "parts": list(parts), "seconds": totals.seconds, "network": network, **found}
+    run = {
+        "seed": seed,
+        "parts": list(parts),
+        "brokers": brokers,
+        "seconds": totals.seconds,
+        "network": network,
+        **found,
+    }
     # What the soak's own comparison says is shown beside it, and fails the run too.
     return {**run, "faults": dict(totals.kills), "own_comparison": totals.problems}
 
@@ -87,18 +101,21 @@ def failed(run: dict[str, Any]) -> bool:
     return bool(run["wrong"] or run["own_comparison"])
 
 
-def fewest_faults(seed: int, parts: Collection[str], seconds: float, names: Collection[str]) -> list[str]:
+def fewest_faults(
+    seed: int, parts: Collection[str], seconds: float, names: Collection[str], brokers: int = 1
+) -> list[str]:
     """Return kinds of faults with which a run still fails, all of which are needed."""
     spared: list[str] = []
     for name in sorted(names):
         with tempfile.TemporaryDirectory(prefix="relay-audit-") as folder:
-            if failed(play(Path(folder), seed, parts, seconds, [*spared, name])):
+            if failed(play(Path(folder), seed, parts, seconds, [*spared, name], brokers=brokers)):
                 spared.append(name)
     return sorted(set(names) - set(spared))
 
 
 def main() -> int:
-    """Read SEEDS, as in ``1-3,7``, SECONDS of each run, and PARTS from ``RELAY_AUDIT_...``: those of ``make audit``."""
+    """Read SEEDS, as in ``1-3,7``, SECONDS of each run, PARTS and BROKERS from ``RELAY_AUDIT_...``."""
+    brokers = int(os.environ.get("RELAY_AUDIT_BROKERS") or 1)
     seconds = float(os.environ.get("RELAY_AUDIT_SECONDS") or 120)
     parts = (os.environ.get("RELAY_AUDIT_PARTS") or ",".join(PARTS)).split(",")
     ranges = (part.partition("-") for part in (os.environ.get("RELAY_AUDIT_SEEDS") or "1-3").split(","))
@@ -111,13 +128,14 @@ def main() -> int:
     for seed in seeds:
         folder = Path(tempfile.mkdtemp(prefix="relay-audit-"))
         os.environ |= {"RELAY_STATE": str(folder / "state"), "SPARK_LOCAL_DIRS": str(folder / "spark")}
-        print(f"seed {seed}, {','.join(parts)}, {seconds:g} s: in {folder}", flush=True)
-        run = play(folder, seed, parts, seconds)
+        print(f"seed {seed}, {','.join(parts)}, {seconds:g} s, {brokers} brokers: in {folder}", flush=True)
+        run = play(folder, seed, parts, seconds, brokers=brokers)
         run |= {"date": time.strftime("%Y-%m-%d"), "python": platform.python_version()}
         print(f"AUDIT {json.dumps(run)}", flush=True)
         if failed(run):
             code = 4
-            print(f"seed {seed} fails with {fewest_faults(seed, parts, seconds, run['faults'])} alone", flush=True)
+            fewest = fewest_faults(seed, parts, seconds, run["faults"], brokers)
+            print(f"seed {seed} fails with {fewest} alone", flush=True)
             continue  # its folder stays, for whoever looks for the cause
         with RUNS.open("a", encoding="utf-8") as runs:
             runs.write(json.dumps(run) + "\n")

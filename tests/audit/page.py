@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "deploy/docs/audit.md"
 _TEXT = """\
 # Audit
 
-Anyone can repeat this. A run starts real databases, a Kafka broker, three workers of the relay, the three consumers and
+Anyone can repeat this. A run starts real databases, Kafka, three workers of the relay, the three consumers and
 an application with a cache. It kills, pauses and cuts them off at random, and writes down histories: what the
 databases committed, what writers were told, what is on the topics, in the log and in the copy, what the cache had
 applied, and what each read of the application returned. A [checker](../../tests/audit/README.md) that imports nothing
@@ -19,8 +19,11 @@ of this project then looks for changes that are lost, doubled, disordered, inven
 for copies that differ from the source or go back in time, and for false gaps.
 
 ```sh
-make audit SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers
+make audit SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers BROKERS=3
 ```
+
+With `BROKERS=3`, three brokers hold three replicas of everything, `min.insync.replicas` is 2, and unclean elections are
+off; without it there is one broker.
 
 The seed of a run decides what is written and which faults happen, but not at which moment of the run they hit. Runs
 with an odd seed disturb the network, too. A run of two minutes is short, so run your own, with other seeds and longer.
@@ -32,7 +35,16 @@ _FAULTS = {
     "worker": "a worker of the relay is killed",
     "stop": "a worker is stopped by SIGTERM",
     "pause": "a worker is paused, and woken later",
-    "broker": "the Kafka broker is killed",
+    "broker": "the only Kafka broker is killed",
+    "leader of transactions": "of three brokers, the one that coordinates a worker's transactions is killed",
+    "leader of offsets": "the one that coordinates the workers' group is killed",
+    "leader of checkpoints": "the one that leads a partition of the checkpoints is killed",
+    "leader of changes": "the one that leads a partition of changes is killed",
+    "leader paused": "one of these is paused, and woken when others may lead",
+    "broker stopped": "one of three brokers is stopped in an orderly way, and starts again",
+    "two brokers": "two of three brokers are killed, so that nothing can be written",
+    "election": "partitions, and coordinators with them, move back to the brokers that lead them by preference",
+    "controller": "the controller of three brokers is killed",
     "network": "requests to Kafka and their answers are slow, repeated and cut off",
     "primary": "the primary of MariaDB is killed, and restarts",
     "replica": "the replica is killed, and restarts",
@@ -55,7 +67,8 @@ def render(runs: list[dict[str, Any]]) -> str:
     ]
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
-        groups[", ".join(run["parts"])].append(run)
+        brokers = ["three brokers"] if run.get("brokers", 1) > 1 else []
+        groups[", ".join([*run["parts"], *brokers])].append(run)
     for parts, group in sorted(groups.items()):
         seen: Counter[str] = Counter()
         for run in group:

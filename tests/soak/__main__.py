@@ -47,7 +47,14 @@ def main() -> int:
     say(f"seed {seed}, {','.join(parts)}, until {changes:,.0f} changes or {seconds:,.0f} s; in {folder}")
     network = _number("NETWORK", 0.0) != 0.0
     soak = Soak(
-        folder, seed, parts, pause=_number("PAUSE", 1.6), rate=_number("RATE", 0.0) or None, network=network, say=say
+        folder,
+        seed,
+        parts,
+        pause=_number("PAUSE", 1.6),
+        rate=_number("RATE", 0.0) or None,
+        network=network,
+        brokers=int(_number("BROKERS", 1)),
+        say=say,
     )
     totals = soak.play(seconds, changes)
     print(f"SOAK {totals.as_json()}", flush=True)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,9 @@ from relay.config import load
 from relay.services.kafka import KafkaBroker
 from tests.kafka.drawn_faults import DrawnFaults
 from tests.kafka.proxy import KafkaProxy, ProxiedBroker
+from tests.services.broker_cluster import BrokerCluster
 from tests.soak.audited_lines import AuditedLines
+from tests.soak.brokers import ClusterFaults
 from tests.soak.consumers import Consumers
 from tests.soak.part import Fault, Part
 from tests.soak.scripted_items import ScriptedItems
@@ -32,6 +33,7 @@ from tests.soak.workers import Workers
 
 PARTS = ("dynamodb", "mysql", "consumers")
 _SOURCES: dict[str, Callable[[int, float], Part]] = {"dynamodb": ScriptedItems, "mysql": AuditedLines}
+_NAME = "soak"
 _PARTITIONS = 4
 _CONSUMED = 500.0  # changes a second: less than what log and copy apply on two cores
 _SHOWN = 20
@@ -63,7 +65,7 @@ class Soak:
 
     ``pause``: seconds between two faults, on average. ``rate``: about how many changes are written a second; by default
     as many as the relay reads, or as the consumers can apply. ``network``: whether the way to the broker fails too.
-    ``spared``: faults that do not happen.
+    ``spared``: faults that do not happen. ``brokers``: 1 or 3.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Soak:
         rate: float | None = None,
         network: bool = False,
         spared: Collection[str] = (),
+        brokers: int = 1,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.totals = Totals(seed)
@@ -85,14 +88,26 @@ class Soak:
         self._pause = pause
         self._drawn = DrawnFaults(seed)  # what the network does: nothing before it is told to begin
         # Only if the network fails: a million changes take longer through a proxy.
-        self._proxied = ProxiedBroker(folder=folder / "kafka") if network else None
-        self.broker = self._proxied or KafkaBroker(folder=folder / "kafka")
+        self._proxies: list[KafkaProxy] = []
+        self.broker: KafkaBroker | BrokerCluster
+        if brokers > 1:
+            self.broker = BrokerCluster(folder / "kafka", proxied=network)
+            self._proxies = self.broker.proxies
+        elif network:
+            self.broker = ProxiedBroker(folder=folder / "kafka")
+            self._proxies = [self.broker.proxy]
+        else:
+            self.broker = KafkaBroker(folder=folder / "kafka")
         sources = [_SOURCES[name] for name in PARTS if name in parts and name in _SOURCES]
         rate = rate or (_CONSUMED if "consumers" in parts else math.inf)
         self._spared = spared
         self.parts = [source(seed, rate / len(sources)) for source in sources]
         self._workers = Workers(self.path, seed)
         self.consumers = Consumers(self.path, seed) if "consumers" in parts else None
+        self._cluster_faults: ClusterFaults | None = None
+        if isinstance(self.broker, BrokerCluster):
+            topics = [f"{_NAME}.{part.table}" for part in self.parts]
+            self._cluster_faults = ClusterFaults(self.broker, seed, _NAME, topics, self._note_broker_back)
 
     def play(
         self,
@@ -127,7 +142,7 @@ class Soak:
 
     def _write_config(self) -> None:
         config: dict[str, Any] = {
-            "name": "soak",
+            "name": _NAME,
             "kafka": {
                 "bootstrap_servers": self.broker.bootstrap_servers,
                 "partitions": _PARTITIONS,
@@ -143,9 +158,11 @@ class Soak:
     # ------------------------------------------------------------------ trouble
 
     def _trouble(self, until: float, changes: float) -> None:
-        faults = [Fault("broker", 1, self._kill_broker), *self._workers.faults()]
-        if self._proxied is not None:
-            faults.append(Fault("network", 4, partial(self._disturb, self._proxied.proxy)))
+        of_one = [Fault("broker", 1, self._kill_broker)]
+        faults = of_one if self._cluster_faults is None else self._cluster_faults.faults()
+        faults += self._workers.faults()
+        if self._proxies:
+            faults.append(Fault("network", 4, self._disturb))
         for part in self.parts:
             faults += part.faults()
         if self.consumers is not None:
@@ -170,21 +187,28 @@ class Soak:
         return sum(part.written() for part in self.parts)
 
     def _kill_broker(self) -> None:
+        assert isinstance(self.broker, KafkaBroker)
         self.broker.kill()
         time.sleep(self._chance.choice((0.0, 1.0, 4.0)))
         self.broker.restart()
+        self._note_broker_back()
+
+    def _note_broker_back(self) -> None:
         if self.consumers is not None:
             self.consumers.note_broker_back()
 
-    def _disturb(self, proxy: KafkaProxy) -> None:
+    def _disturb(self) -> None:
         """Let the network fail, until it has recovered or fails in another way."""
         self._drawn.end()
         self._drawn = DrawnFaults(f"{self.totals.seed}/{self.totals.kills['network']}")
         self._drawn.begin()
-        proxy.rule = self._drawn
+        for proxy in self._proxies:
+            proxy.rule = self._drawn
 
     def _settle(self) -> None:
         self._drawn.end()
+        if self._cluster_faults is not None:
+            self._cluster_faults.settle()
         for part in self.parts:
             part.relent()
         self._workers.settle()
