@@ -105,8 +105,8 @@ soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... 
 		RELAY_SOAK_PAUSE=$(PAUSE) RELAY_SOAK_RATE=$(RATE) RELAY_SOAK_NETWORK=$(NETWORK) RELAY_SOAK_BROKERS=$(BROKERS) \
 		$(RUN) python -m tests.soak
 
-audit: setup     ## Soaks, judged by a checker that knows nothing of this project: SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers BROKERS=3
-	@RELAY_AUDIT_SEEDS=$(SEEDS) RELAY_AUDIT_SECONDS=$(SECONDS) RELAY_AUDIT_PARTS=$(PARTS) RELAY_AUDIT_BROKERS=$(BROKERS) \
+audit: setup     ## Soaks, judged by a checker that knows nothing of this project: SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers BROKERS=3 RATE=...
+	@RELAY_AUDIT_SEEDS=$(SEEDS) RELAY_AUDIT_SECONDS=$(SECONDS) RELAY_AUDIT_PARTS=$(PARTS) RELAY_AUDIT_BROKERS=$(BROKERS) RELAY_AUDIT_RATE=$(RATE) \
 		$(RUN) python -m tests.audit
 
 proto: $(UV)     ## Compile the messages of Vitess again, after a change of their .proto.

@@ -83,6 +83,7 @@ class Publishing:
         self._unconfirmed: list[_Sent] = []
         self._watermarks = WatermarkRecords()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, observer.liveness)
+        producers.tell = self._aborts.unanswered
         producers.open()
         self.transaction = OpenTransaction(producers, group, timeout=settings.transaction_timeout)
 
@@ -200,7 +201,7 @@ class Publishing:
                     self.transaction.abort()
                 finally:  # a producer whose topic is gone may claim to be fenced, time after time
                     if not self._is_stopping:
-                        self._aborts.aborted(str(why))
+                        self._aborts.aborted(str(why), slow=isinstance(why, TooSlow))
                 if was_open:
                     self._metrics.count_abort()
                 self._send_again([each for each in self._unconfirmed if not each.shard.closed])

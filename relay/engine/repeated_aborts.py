@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from relay.errors import Unavailable, checkpoints_deleted
+from relay.kafka.in_sync import shortage
 from relay.kafka.settings import KafkaSettings
 from relay.observe.liveness import Liveness
 from relay.reading.open_shard import WARN_AT_FAILURES
@@ -45,8 +46,14 @@ class RepeatedAborts:
         # Aborts since it last asked, even before a commit: transactions without the lost topic succeed.
         self._aborts = 0
 
-    def aborted(self, why: str) -> None:
+    def unanswered(self, why: str) -> None:
+        """Note that the broker does not answer what has to be known before a transaction can begin."""
+        self._failed(self._explained(why))
+
+    def aborted(self, why: str, *, slow: bool = False) -> None:
         """Wait before the next attempt: not at all the first time after a commit, then longer each time.
+
+        ``slow``: whether the broker did not acknowledge it in time.
 
         I10: after several aborts, raises ``Unavailable`` if one of the topics does not exist or may no longer be used.
         """
@@ -54,15 +61,24 @@ class RepeatedAborts:
             self._forbidden = []
         if self._forbidden:
             why = f"this user may not write to {', '.join(self._forbidden)}: allow Write on it ({why})"
-        self._liveness.failed(f"aborted: {why}")
-        if (failures := self._liveness.failures) in WARN_AT_FAILURES:
-            log.warning("no transaction has been committed: %s", self._liveness.uncommitted)
+        if slow and self._liveness.failures:  # again, so nobody minds how long the question takes
+            why = self._explained(why)
+        self._failed(f"aborted: {why}")
         self._aborts += 1
         if self._aborts == _ASK_AT:
             self._aborts = 0
             self._require_topics()
-        if failures > 1:
+        if (failures := self._liveness.failures) > 1:
             self._sleep(min(_FIRST_PAUSE * 2.0 ** min(failures - 2, 10), _LONGEST_PAUSE))
+
+    def _failed(self, why: str) -> None:
+        self._liveness.failed(why)
+        if self._liveness.failures in WARN_AT_FAILURES:
+            log.warning("no transaction has been committed: %s", self._liveness.uncommitted)
+
+    def _explained(self, why: str) -> str:
+        short = shortage(self._settings.client, self._topics())
+        return f"{short} ({why})" if short else why
 
     def _require_topics(self) -> None:
         # By name: a list of all topics omits topics that this user may not see, as if they did not exist.

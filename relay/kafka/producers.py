@@ -84,6 +84,8 @@ class Producers:
         self.settings = settings
         self._probe = probe
         self.stop_by = stop_by
+        # Called with the reason each time that a producer cannot be opened, by the thread that opens all.
+        self.tell: Callable[[str], None] = lambda why: None
         self._identity = Identity(settings.name)
         # In the order of their turns, including the places of producers that are being opened.
         self._ready: list[Publisher] = []
@@ -155,7 +157,7 @@ class Producers:
                         probe=self._probe,
                         stop_by=self.stop_by,
                     )
-                    self._ready.append(_patiently(open_one))
+                    self._ready.append(_patiently(open_one, self.tell))
                 return
             except (Aborted, Fenced) as error:
                 log.info("the transactional id %s is in use (%s); taking another", self.name, error)
@@ -166,7 +168,7 @@ class Producers:
         )
 
 
-def _patiently(connect: Callable[[], T]) -> T:
+def _patiently(connect: Callable[[], T], tell: Callable[[str], None] = lambda why: None) -> T:
     """Try several clients: a new one may get through where another did not."""
     deadline = time.monotonic() + _GIVE_UP_AFTER
     while True:
@@ -176,3 +178,4 @@ def _patiently(connect: Callable[[], T]) -> T:
             if time.monotonic() > deadline:
                 raise Unavailable(f"{error}; other clients got no answer for {_GIVE_UP_AFTER:.0f} s either") from error
             log.info("%s; trying with another client", error)
+            tell(str(error))  # I10: the worker waits here, and nothing else would say why

@@ -102,19 +102,25 @@ def failed(run: dict[str, Any]) -> bool:
 
 
 def fewest_faults(
-    seed: int, parts: Collection[str], seconds: float, names: Collection[str], brokers: int = 1
+    seed: int,
+    parts: Collection[str],
+    seconds: float,
+    names: Collection[str],
+    brokers: int = 1,
+    rate: float | None = None,
 ) -> list[str]:
     """Return kinds of faults with which a run still fails, all of which are needed."""
     spared: list[str] = []
     for name in sorted(names):
         with tempfile.TemporaryDirectory(prefix="relay-audit-") as folder:
-            if failed(play(Path(folder), seed, parts, seconds, [*spared, name], brokers=brokers)):
+            if failed(play(Path(folder), seed, parts, seconds, [*spared, name], brokers=brokers, rate=rate)):
                 spared.append(name)
     return sorted(set(names) - set(spared))
 
 
 def main() -> int:
-    """Read SEEDS, as in ``1-3,7``, SECONDS of each run, PARTS and BROKERS from ``RELAY_AUDIT_...``."""
+    """Read SEEDS, as in ``1-3,7``, SECONDS of each run, PARTS, BROKERS and RATE from ``RELAY_AUDIT_...``."""
+    rate = float(os.environ.get("RELAY_AUDIT_RATE") or 0) or None
     brokers = int(os.environ.get("RELAY_AUDIT_BROKERS") or 1)
     seconds = float(os.environ.get("RELAY_AUDIT_SECONDS") or 120)
     parts = (os.environ.get("RELAY_AUDIT_PARTS") or ",".join(PARTS)).split(",")
@@ -129,12 +135,12 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix="relay-audit-"))
         os.environ |= {"RELAY_STATE": str(folder / "state"), "SPARK_LOCAL_DIRS": str(folder / "spark")}
         print(f"seed {seed}, {','.join(parts)}, {seconds:g} s, {brokers} brokers: in {folder}", flush=True)
-        run = play(folder, seed, parts, seconds, brokers=brokers)
+        run = play(folder, seed, parts, seconds, brokers=brokers, rate=rate)
         run |= {"date": time.strftime("%Y-%m-%d"), "python": platform.python_version()}
         print(f"AUDIT {json.dumps(run)}", flush=True)
         if failed(run):
             code = 4
-            fewest = fewest_faults(seed, parts, seconds, run["faults"], brokers)
+            fewest = fewest_faults(seed, parts, seconds, run["faults"], brokers, rate)
             print(f"seed {seed} fails with {fewest} alone", flush=True)
             continue  # its folder stays, for whoever looks for the cause
         with RUNS.open("a", encoding="utf-8") as runs:

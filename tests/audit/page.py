@@ -11,10 +11,10 @@ PAGE = Path(__file__).parents[2] / "deploy/docs/audit.md"
 _TEXT = """\
 # Audit
 
-Anyone can repeat this. A run starts real databases, Kafka, three workers of the relay, the three consumers and
-an application with a cache. It kills, pauses and cuts them off at random, and writes down histories: what the
-databases committed, what writers were told, what is on the topics, in the log and in the copy, what the cache had
-applied, and what each read of the application returned. A [checker](../../tests/audit/README.md) that imports nothing
+Anyone can repeat this. A run starts real databases, Kafka, three workers of the relay, the three consumers and an
+application with a cache. It kills, pauses and cuts them off at random, and writes down histories: what the databases
+committed, what writers were told, what is on the topics, in the log and in the copy, what the cache had applied, and
+what each read of the application returned. A [checker](../../tests/audit/README.md) that imports nothing
 of this project then looks for changes that are lost, doubled, disordered, invented or torn, for reads that are stale,
 for copies that differ from the source or go back in time, and for false gaps.
 
@@ -23,7 +23,7 @@ make audit SEEDS=1-3 SECONDS=120 PARTS=dynamodb,mysql,consumers BROKERS=3
 ```
 
 With `BROKERS=3`, three brokers hold three replicas of everything, `min.insync.replicas` is 2, and unclean elections are
-off; without it there is one broker.
+off. Without it there is one broker.
 
 The seed of a run decides what is written and which faults happen, but not at which moment of the run they hit. Runs
 with an odd seed disturb the network, too. A run of two minutes is short, so run your own, with other seeds and longer.
@@ -31,7 +31,7 @@ These runs have passed; each is a line of `tests/audit/runs.jsonl`.
 
 """
 
-_FAULTS = {
+FAULTS = {
     "worker": "a worker of the relay is killed",
     "stop": "a worker is stopped by SIGTERM",
     "pause": "a worker is paused, and woken later",
@@ -86,7 +86,7 @@ def render(runs: list[dict[str, Any]]) -> str:
     for run in runs:
         faults.update(run["faults"])
     lines += ["", "| fault | times |", "|---|---|"]
-    lines += [f"| {_FAULTS[name]} | {count:,} |" for name, count in faults.most_common()]
+    lines += [f"| {FAULTS[name]} | {count:,} |" for name, count in faults.most_common()]
     dates = sorted({run["date"] for run in runs})
     lines += ["", f"These runs were played on {', '.join(dates)}."]
     return _TEXT + "\n".join(lines) + "\n"

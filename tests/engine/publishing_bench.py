@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
@@ -80,6 +80,7 @@ class ScriptedProducers:
         self.broker = broker
         self.name = "shop-0"
         self.stop_by = lambda: math.inf
+        self.tell: Callable[[str], None] = print
 
     def open(self) -> None:
         self.broker.opened += 1
@@ -103,6 +104,7 @@ class Writer:
     """Sends the id of a change."""
 
     table = TABLE
+    topic = "shop.orders"
     dead_lettered = 0
 
     def send_page(self, publisher: ScriptedPublisher, changes: list[Change], resume: int) -> int:

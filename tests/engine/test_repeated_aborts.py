@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from relay.observe.liveness import Liveness
 from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.scripted_relay import published_versions, start_relay, write_config
+from tests.kafka.transactional import create
 from tests.listening import NOBODY
 from tests.waiting import wait_until
 
@@ -75,6 +77,27 @@ def test_it_is_named_although_transactions_of_other_topics_succeed(
     assert pauses == []
     with pytest.raises(Unavailable, match="topic 'lost' was deleted"):
         repeated.aborted("by the test")
+
+
+@pytest.mark.services
+def test_too_few_replicas_in_sync_are_the_reason_of_what_is_not_acknowledged(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    """I10: the client repeats such writes without a word, and a slow connection would be blamed."""
+    create({"bootstrap.servers": kafka.bootstrap_servers}, unique, **{"min.insync.replicas": "2"})
+    settings = KafkaSettings.from_config(load(write_config(tmp_path, stream, kafka.bootstrap_servers, unique)))
+    liveness = Liveness()
+    repeated = RepeatedAborts(settings, lambda: [unique, "another"], liveness, sleep=lambda _: None)
+    repeated.aborted("a rebalance")
+    assert str(liveness.uncommitted).endswith("the last was aborted: a rebalance")
+    said = (
+        rf"nothing can be written to partition 0 of topic '{unique}': 1 of its 1 replicas is in sync, and "
+        r"min\.insync\.replicas is 2\. Start the brokers that are away \(no answer\)$"
+    )
+    repeated.aborted("no answer", slow=True)
+    assert re.search(f"the last was aborted: {said}", str(liveness.uncommitted))
+    repeated.unanswered("no answer")
+    assert re.search(f"3 attempts failed; the last was {said}", str(liveness.uncommitted))
 
 
 @pytest.mark.services

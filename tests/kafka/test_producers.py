@@ -109,6 +109,10 @@ def test_a_worker_gives_up_if_no_client_of_several_gets_an_answer(
     monkeypatch.setattr(opened_producers, "_GIVE_UP_AFTER", 3.0)  # several times what one client takes
     settings = KafkaSettings.from_config(config(unique, NOBODY))
     settings = replace(settings, producer={**settings.producer, "transaction.timeout.ms": 1000})
+    told: list[str] = []
+    producers = Producers(settings)
+    producers.tell = told.append
     with pytest.raises(Unavailable, match=r"init_transactions for 1 s: .*; other clients got no answer for 3 s either"):
-        Producers(settings).open()
+        producers.open()
     assert "trying with another client" in caplog.text
+    assert "init_transactions for 1 s" in told[0]
