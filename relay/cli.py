@@ -112,21 +112,21 @@ def run(
     until_caught_up: UntilCaughtUpOption = False,
     workers: Annotated[
         int,
-        typer.Option(min=1, max=256, help="The number of processes that share the work. One that dies is restarted."),
+        typer.Option(min=1, max=256, help="The number of processes that share the work. If one dies, it is restarted."),
     ] = 1,
     log_format: LogFormatOption = "text",
     settings: SetOption = None,
 ) -> None:
     """Relay changes from the sources to Kafka, until stopped.
 
-    After a crash or a stop, run it again: it resumes where it was, and no change is lost or published twice.
-    Run it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
+    After a crash or a stop, run the command again: it resumes where it was, and no change is lost or published twice.
+    Run it on several machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
     SIGHUP makes it read its config again: the shards and servers of `type: mysql` may change while it runs.
 
     With --until-caught-up, exit code 0 means that everything the sources had at the start is committed to Kafka. MySQL,
     MariaDB and Vitess report that position. DynamoDB reports it only for closed shards. An open shard counts as read
-    once it gives a change from more than 5 seconds after the start, or no record for 10 seconds and, in that time, 50
-    empty pages in a row. A change that DynamoDB shows later than that is left to the next run.
+    once it returns a change from more than 5 seconds after the start, or if for 10 seconds it returns no record, but 50
+    empty pages in a row. If DynamoDB shows a change later than that, the next run publishes it.
     """
     with logging_to_stderr(log_format), machine.local_failures(is_service=True):
         loaded = load_config(config, settings)
@@ -179,7 +179,7 @@ def tail(
 ) -> None:
     """Show changes as they arrive on Kafka, decoded.
 
-    Shows only committed records. A value that cannot be decoded is shown in base64, with the error.
+    The command shows only committed records. If it cannot decode a value, it shows the value in base64, with the error.
     """
     if from_beginning and start is not None:
         raise ConfigError("--from-beginning and --from both say where to start: omit one of them")

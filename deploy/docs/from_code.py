@@ -38,9 +38,9 @@ def config() -> str:
     names = _names(schema)
     parts = [
         "# The config",
-        "Made from the schema that `relay check --schema` prints. `relay check CONFIG --offline --echo` prints a "
-        "file with its defaults filled in. "
-        "[Examples](deploy/index.md#examples) for each source and sink.",
+        "This page is made from the schema that `relay check --schema` prints. `relay check CONFIG --offline --echo` "
+        "prints a config with its defaults filled in. There are [examples](deploy/index.md#examples) for each source "
+        "and sink.",
         _keys(schema, names),
     ]
     for name, definition in schema["$defs"].items():
@@ -50,7 +50,7 @@ def config() -> str:
 
 def commands() -> str:
     """Every command with its arguments and options."""
-    parts = ["# Commands", "Made from the texts that `--help` prints."]
+    parts = ["# Commands", "This page is made from the texts that `--help` prints."]
     for command, context in _commands(typer.main.get_command(app), None):
         arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
         options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
@@ -67,7 +67,11 @@ def commands() -> str:
 
 def avro() -> str:
     """The fields of a record, from the schemas."""
-    parts = ["# Avro", "What the fields hold in detail, and how types are mapped: [the wire format](schemas/index.md)."]
+    parts = [
+        "# Avro",
+        "This page lists the fields of a record. The page on [the wire format](schemas/index.md) says in detail what "
+        "the fields hold, and how types are mapped.",
+    ]
     for name in ("change", "event_token"):
         schema = json.loads((ROOT / "schemas" / f"{name}.avsc").read_text(encoding="utf-8"))
         rows = [
@@ -83,10 +87,10 @@ def runbook() -> str:
     groups = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text(encoding="utf-8"))["groups"]
     parts = [
         "# Runbook",
-        "What each [alert of Prometheus](deploy/index.md#alerts-and-dashboards) means, and what to do first. "
-        "[What each metric means](relay/observe/index.md#metrics). [What each exit code "
-        "means](deploy/docs/reference/exit_codes.md). `relay doctor CONFIG` collects all that a bug report needs, "
-        "without secrets. [The file with the alerts](deploy/prometheus/alerts.yaml)",
+        "This page says what each [alert of Prometheus](deploy/index.md#alerts-and-dashboards) means, and what to do "
+        "first. Other pages explain [the metrics](relay/observe/index.md#metrics) and [the exit "
+        "codes](deploy/docs/reference/exit_codes.md). `relay doctor CONFIG` collects everything that a bug report "
+        "needs, without secrets. The page is made from [the file with the alerts](deploy/prometheus/alerts.yaml).",
     ]
     rules = [rule for group in groups for rule in group["rules"]]
     rows = [
@@ -110,11 +114,12 @@ def benchmarks(file: Path = BENCHMARKS) -> str:
     """The recorded results, with the method from each benchmark's docstring."""
     parts = [
         "# Benchmarks",
-        "Each benchmark runs in turn with its yardstick, in the same run and on the same machine, and counts what "
-        "arrived against what was written: a result with a wrong count is not recorded. *A/A* is the yardstick against "
-        "itself; how far it is from 1 is how far a ratio may be off. Ratios of different days or machines compare "
-        "roughly, figures do not. Of times, less is better. `make bench NAME=...` runs one again, and with "
-        "`ARGS=--record` its result is here.",
+        "Each benchmark measures the relay in turn with another program, the *yardstick*, in the same run and on the "
+        "same machine. It checks that as many changes arrived as were written, and a result with a wrong count is not "
+        "recorded. *Ratio* is the figure of the relay divided by the figure of the yardstick. *A/A* is the yardstick "
+        "measured against itself: the further it is from 1, the further a ratio may be off. You can roughly compare "
+        "ratios of different days or machines, but not figures. If the unit is a time, less is better. `make bench "
+        "NAME=...` runs a benchmark again, and `ARGS=--record` puts its result on this page.",
     ]
     for name, recorded in json.loads(file.read_text(encoding="utf-8")).items():
         rows = [

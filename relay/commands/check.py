@@ -27,7 +27,7 @@ def check(
         typer.Option(
             "--echo",
             help="Print an equivalent config file instead: with all defaults, and with secrets hidden or as "
-            "${NAME}. Connects to nothing.",
+            "${NAME}. This connects to nothing.",
         ),
     ] = False,
     schema: Annotated[
@@ -38,7 +38,8 @@ def check(
 ) -> None:
     """Check a config, then connect to everything in it and report what is missing.
 
-    Creates and changes nothing. Exit code 2: the file is wrong; 3: something it needs is missing or unreachable.
+    The command creates and changes nothing. Exit code 2: the file is wrong. Exit code 3: something that it needs is
+    missing or unreachable.
     """
     if schema:
         from relay.config.json_schema import json_schema

@@ -52,26 +52,25 @@ def show(
 def redrive(
     config: ConfigArgument,
     names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids, as `list` shows them.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="Redrive all that were neither redriven nor dismissed.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Redrive all that are pending.")] = False,
     since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="With --all: those written since an ISO time, or a time ago such as -2h."),
+        str | None, typer.Option(metavar="TIME", help="With --all: only since an ISO time, or a time ago such as -2h.")
     ] = None,
     reason: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="With --all: those whose reason has this text, such as 'too large'."),
+        typer.Option(metavar="TEXT", help="With --all: only if the reason has this text, such as 'too large'."),
     ] = None,
     at_most: Annotated[
-        int | None, typer.Option("--max", min=1, metavar="N", help="With --all: the oldest N of them.")
+        int | None, typer.Option("--max", min=1, metavar="N", help="With --all: only the oldest N.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be sent.")] = False,
     as_json: JsonOption = False,
     settings: SetOption = None,
 ) -> None:
     """Send dead letters again, to the topic and partition they belong to.
 
-    Consumers complete the changes that were incomplete and ignore changes that newer ones have replaced. Exit code 1:
-    some could not be sent; the errors say what to do.
+    Consumers complete the changes that were incomplete, and ignore changes that newer ones have replaced. Exit code 1:
+    some dead letters could not be sent, and the errors say what to do.
     """
     begin = None if since is None else _time(since)
     if bool(names) == every:
@@ -107,7 +106,8 @@ def dismiss(
 ) -> None:
     """Mark dead letters that nobody will redrive as seen.
 
-    They stay in the topic and in `list`. `status` no longer counts them, and `redrive --all` leaves them out.
+    The dead letters stay in the topic and in `list`. `status` no longer counts them, and `redrive --all` leaves them
+    out.
     """
     loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetter, DeadLetters

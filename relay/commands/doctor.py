@@ -25,7 +25,7 @@ def doctor(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A log of the relay; its last megabyte is added. In bash also <(journalctl -u relay@shop).",
+            help="Add the last megabyte of this log. In bash you can also give <(journalctl -u relay@shop).",
             readable=False,
         ),
     ] = None,
@@ -34,7 +34,8 @@ def doctor(
 ) -> None:
     """Make one bundle for a bug report: versions, the config, checks of each service, the status and the metrics.
 
-    It contains no secrets of the config or the environment, and nothing is sent anywhere. Services may be down.
+    The bundle contains no secrets of the config or the environment, and nothing is sent anywhere. The command also
+    works while services are down.
     """
     loaded, document = read_config(config, settings)
     from relay.operations import doctor as bundles

@@ -42,13 +42,14 @@ def gaps_accept(
     decision: Annotated[
         Literal["skip", "resnapshot"],
         typer.Argument(
-            metavar="skip|resnapshot", help="skip: publish the gap and continue. resnapshot: also read the table again."
+            metavar="skip|resnapshot",
+            help="skip: publish the gap and continue. resnapshot: also read the tables again.",
         ),
     ],
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the relay continue after a pending gap. It then publishes the gap for all consumers."""
+    """Let the relay continue after a pending gap. The relay then publishes the gap for all consumers."""
     loaded = load_config(config, settings, every_table=False)
     from relay.operations.gaps import accept
     from relay.records import Decision

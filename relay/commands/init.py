@@ -41,7 +41,7 @@ def init(
     kind: Annotated[Database | None, typer.Option("--type", help="The kind of database; MariaDB is mysql.")] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(metavar="TABLE", help="A table; may be repeated. Default, but not of DynamoDB: all."),
+        typer.Option(metavar="TABLE", help="A table; may be repeated. Default: all, except for DynamoDB."),
     ] = None,
     region: Annotated[str | None, typer.Option(help="DynamoDB: the AWS region.")] = None,
     endpoint_url: Annotated[str | None, typer.Option(help="DynamoDB: an address other than AWS's own.")] = None,
@@ -75,7 +75,7 @@ def init(
 ) -> None:
     """Write a first config with comments. On a terminal, ask for missing options.
 
-    Connects to nothing without --look. The file passes `relay check --offline`.
+    Without --look, the command connects to nothing. The file passes `relay check --offline`.
     """
     to_stdout = str(file) == "-"
     if not to_stdout and not force and os.path.exists(file):  # also False in a folder that may not be searched

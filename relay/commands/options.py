@@ -42,8 +42,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A value in place of the one in CONFIG, such as http=127.0.0.1:9401 or sources.NAME.on_gap=skip; may be "
-        "repeated.",
+        help="Replace a value of CONFIG, such as http=127.0.0.1:9401 or sources.NAME.on_gap=skip; may be repeated.",
     ),
 ]
 UntilCaughtUpOption = Annotated[

@@ -36,8 +36,8 @@ def replay(
         typer.Option(
             "--to",
             metavar="END",
-            help="Where to end: latest, which is the end at the start of the replay, any other START, or "
-            "watermark:TIME, up to the last change committed before TIME, once all of those are on the topics.",
+            help="Where to end: latest, which is the end of the topics when the replay starts; any other START; or "
+            "watermark:TIME, the last change committed before TIME, which needs all such changes on the topics.",
         ),
     ] = "latest",
     partial: Annotated[bool, typer.Option("--partial", help="Replay even if the topics lack earlier records.")] = False,
@@ -46,8 +46,8 @@ def replay(
         typer.Option(
             "--swap",
             help="At the end, replace the present copy or log, which is kept under another name, and let the "
-            "consumer continue from there. Works for local folders and for schemas of one PostgreSQL database. Stop "
-            "the consumer first.",
+            "consumer continue from there. This works for local folders and for schemas of one PostgreSQL database. "
+            "Stop the consumer first.",
         ),
     ] = False,
     checkpoint: Annotated[
@@ -58,7 +58,7 @@ def replay(
 ) -> None:
     """Rebuild the copy or the log from the topics, beside the present one.
 
-    After a stop or a crash, the same command continues where it was. The consumer may run meanwhile.
+    After a stop or a crash, the same command continues where it was. The consumer may run at the same time.
     """
     loaded, _ = read_config(config, settings)
     if {"log": loaded.log, "copy": loaded.copy_}[kind] is None:

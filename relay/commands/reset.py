@@ -18,8 +18,9 @@ def reset(
         typer.Option(
             "--to",
             metavar="START",
-            help="As `start` in the config: an ISO time, a time ago such as -30s; DynamoDB: trim_horizon, latest, "
-            "token:PATH; MySQL, MariaDB: current, {gtid: {SHARD: GTIDS}}; Vitess: current, copy, {vgtid: [...]}.",
+            help="The new place, as in `start` of the config: an ISO time, a time ago such as -30s; DynamoDB: "
+            "trim_horizon, latest, token:PATH; MySQL, MariaDB: current, {gtid: {SHARD: GTIDS}}; Vitess: current, copy, "
+            "{vgtid: [...]}.",
         ),
     ] = None,
     lost_state: Annotated[
@@ -30,17 +31,17 @@ def reset(
             "to start without.",
         ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what the reset would do.")] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let the next run read a source from another place. Stop all workers first.
 
-    Removes the checkpoints of the source and publishes a gap, so that caches drop their entries. Changes between the
-    old place and the new one are published twice, or never. The config file stays as it is.
+    The command removes the checkpoints of the source and publishes a gap, so that caches drop their entries. Changes
+    between the old place and the new one are published twice, or never. The config file stays as it is.
 
-    With --lost-state, sources whose checkpoints are lost begin where `start` says. Lost schemas are replaced by the
-    tables' present ones. A gap for each source tells consumers.
+    With --lost-state, sources whose checkpoints are lost begin where `start` says. The present schemas of the tables
+    replace lost schemas. A gap for each source tells consumers about the loss.
     """
     if lost_state and (source, to, dry_run) != (None, None, False):
         raise typer.BadParameter("cannot be combined with SOURCE, --to or --dry-run.", param_hint="--lost-state")

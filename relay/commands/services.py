@@ -24,14 +24,17 @@ def services_up(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="kafka, dynamodb, redis (the default), memcached, postgres, registry, mariadb, vitess."
+            metavar="NAME",
+            help="Any of kafka, dynamodb, redis, memcached, postgres, registry, mariadb and vitess. Default: kafka, "
+            "dynamodb and redis.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start services that are not running yet, and print their addresses. They keep running in the background.
+    """Start services that are not running yet, and print their addresses. The services run in the background.
 
-    The first time, this downloads them and takes minutes to build Vitess. Their data is removed when they end.
+    The first time, the command downloads the services, and takes minutes to build Vitess. When a service ends, its data
+    is removed.
     """
     _print_services(_background().up(names), as_json)
 

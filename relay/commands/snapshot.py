@@ -28,8 +28,8 @@ def snapshot(
 ) -> None:
     """Read tables again beside their stream, while the relay runs, and publish every row as READ.
 
-    Running workers do it, or the next ones that start. Snapshots of one source run one after another. `relay status`
-    shows the progress. A stopped snapshot continues where it was.
+    The running workers take the snapshot, or the next ones that start. Snapshots of one source run one after another.
+    `relay status` shows the progress. A stopped snapshot continues where it was.
     """
     if stop and tables:
         raise ConfigError("--stop: omit the tables: it stops the running snapshot of the source")

@@ -18,8 +18,8 @@ _OF_A_ROLE = ("external_id", "role_session_name")
 
 class AwsConfig(ConfigModel):
     profile: str | None = Field(default=None, min_length=1)
-    """The profile in AWS's config files that has the credentials. Default: what the environment says, such as
-    AWS_PROFILE, or the role of the machine or pod."""
+    """The profile in AWS's config files that has the credentials. Default: the credentials of the environment,
+    such as AWS_PROFILE, or the role of the machine or pod."""
 
     role_arn: Annotated[str, _ROLE] | None = None
     """The role to assume with these credentials, such as `arn:aws:iam::123456789012:role/relay`."""

@@ -43,7 +43,7 @@ class CacheConfig(ConfigModel):
     keys: dict[
         str, Annotated[list[_KeyTemplate], AfterValidator(_not_empty), Field(json_schema_extra={"minItems": 1})]
     ] = Field(min_length=1)
-    """By table, templates of the cache keys that a change of one of its items invalidates."""
+    """For each table, templates of the cache keys that a change of one of its items invalidates."""
 
     tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
     """How long the cache remembers an invalidation. Must be longer than the application takes to load a value, and more

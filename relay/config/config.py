@@ -60,12 +60,12 @@ class Config(ConfigModel):
     """The Kafka cluster to publish to."""
 
     schema_registry: SchemaRegistryConfig | None = None
-    """Where to register the Avro schemas. Without it, they go to the topic `<name>.schemas`."""
+    """Where to register the Avro schemas. Without a registry, they go to the topic `<name>.schemas`."""
 
     topics: Topics = topic_routes.DEFAULT
     """The topic of a table's changes, or a mapping with a topic for each table: `{orders: "sales.orders.v1", "audit_*":
-    "audit.{table}", default: "{name}.{table}"}`. Characters that Kafka does not allow become `_xHHHH_`, their code
-    point."""
+    "audit.{table}", default: "{name}.{table}"}`. A character that Kafka does not allow becomes `_xHHHH_`, with its code
+    point in hexadecimal."""
 
     topic_settings: TopicSettings | None = None
     """The partitions and Kafka's settings of the topics of tables, by table, with the same patterns as `topics`:
@@ -73,8 +73,8 @@ class Config(ConfigModel):
     min.insync.replicas: 2}}`. A topic is created with them; `relay check` compares them with an existing one."""
 
     envelope: Envelope = "change"
-    """The form of the records: `change`, the relay's own, or `debezium`, as Debezium's connectors give them through an
-    Avro converter, which needs `schema_registry`. A source may have another."""
+    """The form of the records. `change` is the relay's own form. `debezium` is the form that Debezium's connectors
+    write through an Avro converter; it needs `schema_registry`. A source may set another form."""
 
     sources: list[SourceConfig] = Field(min_length=1)
     """What to relay. `type` says which keys a source has."""
@@ -96,7 +96,7 @@ class Config(ConfigModel):
     """The Spark that `relay consume` runs on. By default it runs on this machine."""
 
     http: Http | None = None
-    """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`; as a mapping, also who has
+    """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`. A mapping also says who has
     access."""
 
     # The file that `load` has read.

@@ -26,11 +26,11 @@ class KafkaConfig(ConfigModel):
     per key depends on it."""
 
     producer: dict[str, Any] = Field(default_factory=dict, json_schema_extra=SETTINGS)
-    """librdkafka settings. Those for the connection (`security.*`, `sasl.*`, `ssl.*`) apply to every client."""
+    """Settings of librdkafka. Settings of the connection (`security.*`, `sasl.*`, `ssl.*`) apply to every client."""
 
     iam: IamConfig | None = None
-    """Log in to MSK with tokens of AWS, over TLS: every client, with `security.protocol: sasl_ssl` and `sasl.mechanism:
-    OAUTHBEARER`."""
+    """Log in to MSK with AWS tokens, over TLS. Every client then uses `security.protocol: sasl_ssl` and
+    `sasl.mechanism: OAUTHBEARER`."""
 
     @field_validator("producer")
     @classmethod

@@ -64,12 +64,13 @@ class PerTableConfig(ConfigModel):
     without its images and keep the complete change as a dead letter."""
 
     protect: Protect = Field(default_factory=dict)
-    """By table, the columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:
-    {salt: "${SALT}"}}}}`. They are left out, or replaced by `***` or by a hash that is equal for equal values."""
+    """For each table, the columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email:
+    {hash: {salt: "${SALT}"}}}}`. The values are left out, or replaced by `***`, or by a hash that is equal for equal
+    values."""
 
     where: Where = Field(default_factory=dict)
-    """By table, the values that published rows have in key columns: `{customer: {region: eu}}`. Default: all rows are
-    published."""
+    """For each table, the values that a row must have in key columns to be published: `{customer: {region: eu}}`.
+    Default: all rows are published."""
 
     envelope: Envelope | None = None
     """The form of this source's records, instead of `envelope` of the whole relay."""

@@ -22,7 +22,7 @@ class TablesConfig(ConfigModel):
     """How often the consumer merges small files, and deletes files that no kept version needs."""
 
     keep_versions: Seconds = Field(default="7d", validate_default=True)
-    """For how long an earlier version can be read, also by a running query. In Iceberg by default `1h`."""
+    """For how long an earlier version can be read, also by a running query. For Iceberg the default is `1h`."""
 
 
 _IN_FULL = re.compile(rf"/|[A-Za-z][A-Za-z0-9+.-]*:|{WITHOUT_COLON}")

@@ -63,9 +63,9 @@ class _SQLConfig(PerTableConfig):
     that converts a column or adds one with a default: warn, or read the table again."""
 
     key: Keys = "hash"
-    """The Kafka key: `hash`, the sharding columns, or the primary key where they are not known; `item`, the full
-    primary key as JSON; or, for tables without a primary key, the columns that serve as one: `[a, b]`, or
-    `{table: [a, b]}`."""
+    """The Kafka key. `hash`: the sharding columns, or the primary key if they are not known. `item`: the full primary
+    key as JSON. For tables without a primary key, list the columns that serve as one: `[a, b]`, or `{table: [a, b]}`.
+    """
 
     # The tables found in the database, if `tables` is not set.
     _found_tables: list[str] = PrivateAttr(default_factory=list)
@@ -146,7 +146,7 @@ class VitessConfig(_SQLConfig):
     """The keyspace to read."""
 
     start: StartOfVStream = "current"
-    """Where to start on the first run: `current`; `copy`, the same with all rows read beside the changes; an ISO time
+    """Where to start on the first run: `current`; `copy`, which also reads all rows while the changes flow; an ISO time
     (UTC unless it has an offset), or a time ago such as `-30s`, as far as the binlogs of the tablets go back; or
     `{vgtid: [{shard: "-80", gtid: MySQL56/...}, ...]}`."""
 
