@@ -38,6 +38,7 @@ RUN_HERE = ("relay/aws/README.md", "relay/vitess/README.md")
 
 OTHER_PROGRAMS = {
     *("aws", "cp", "docker", "export", "helm", "install", "kafka-configs", "kafka-console-consumer.sh", "kubectl"),
+    "kafka-delete-records",
     *("python", "python3", "spark-submit", "systemctl", "useradd", "venv-pack"),
 }
 """The programs of others in the blocks of shell commands: only the files of this repository are looked up."""
