@@ -28,7 +28,7 @@ _ELSEWHERE = {
 
 
 def test_internal_names_of_spark_are_in_one_module() -> None:
-    internals = {"spark_internals.py", "SparkInternals.java", "java_classes.py"}
+    internals = {"spark_internals.py", "SparkInternals.java"}
     found = {}
     for path in sorted(each for suffix in ("*.py", "*.java") for each in CODE.rglob(suffix)):
         text = path.read_text(encoding="utf-8")
