@@ -267,7 +267,7 @@ def _source(
         start=plan.requested,
         planned_at=plan.planned_at,
         watermark=watermark,
-        resume_timestamp=resume_timestamp(read.checkpoints),
+        resume_timestamp=resume_timestamp(read.checkpoints, read.listing.shards if read.listing else ()),
         lag_seconds=lag_since(watermark, now) or 0.0,
         snapshot=_snapshot(read, requests),
         shards=shards,

@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
-from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardCheckpoint
+from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardCheckpoint, ShardState
 
 _RECENT = 0.1  # seconds
 _SHARE = 50
@@ -47,7 +47,8 @@ class CommittedProgress:
         now = self.clock()
         if now >= self._due and self._of_version != (version := self._committed.version):
             self._of_version = version
-            self._resume = resume_timestamp(self._committed.checkpoints)
+            listing = self._committed.listing
+            self._resume = resume_timestamp(self._committed.checkpoints, listing.shards if listing else ())
             self._due = self._next(now)
         return self._resume
 
@@ -90,19 +91,29 @@ def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Shar
     return max(since, min(ends))
 
 
-def resume_timestamp(checkpoints: Mapping[str, ShardCheckpoint]) -> int:
+def resume_timestamp(checkpoints: Mapping[str, ShardCheckpoint], listed: Iterable[Shard] = ()) -> int:
     """Return where a restart would have to begin, in seconds: the least progress of the unfinished shards.
 
-    A shard that has not been read yet begins at the progress of its parents. 0 if that is unknown, too. A transaction
-    may be committed up to half a minute after its own time, so the restart begins that much earlier.
+    A shard that has not been read yet begins at the progress of its parents, also while a finished parent shows that
+    there is one without a checkpoint. 0 if that is unknown, too. A transaction may be committed up to half a minute
+    after its own time, so the restart begins that much earlier. ``listed``: the newest listing, if it is known.
     """
+    children: dict[str, set[str]] = {shard: {*c.children} for shard, c in checkpoints.items()}
+    for shard in listed:
+        for parent in shard.parents:
+            children.setdefault(parent, set()).add(shard.id)
+    followed = {parent for c in checkpoints.values() for parent in c.parents}
     unfinished = [
         _progress_of_parents(c, checkpoints)
         if c.progress is None
         # I1: while a statement runs, its shard seems idle.
         else c.progress - (_STATEMENT if c.reached is not None else 0.0)
-        for c in checkpoints.values()
+        for shard, c in checkpoints.items()
         if not c.state.ended
+        or (
+            # I1: until its children have checkpoints, only this one says where they begin.
+            c.state is ShardState.FINISHED and (shard not in followed or not children[shard] <= checkpoints.keys())
+        )
     ]
     return max(0, int(min(unfinished, default=0)))
 

@@ -12,7 +12,9 @@ from tests.records.graphs import finished, lineage_of
 def test_the_resume_timestamp_is_the_least_progress_and_zero_while_one_has_none() -> None:
     reading = {str(p): ShardCheckpoint(ShardState.READING, progress=p) for p in (30.9, 20.1)}
     assert resume_timestamp(reading) == 20
-    assert resume_timestamp({**reading, "ended": finished(progress=1.0)}) == 20
+    child = ShardCheckpoint(ShardState.READING, progress=40.0, parents=("ended",))
+    followed = {"ended": finished(progress=1.0), "child": child}
+    assert resume_timestamp({**reading, **followed}) == 20
     assert resume_timestamp({**reading, "new": ShardCheckpoint(ShardState.PLANNED)}) == 0
 
 
@@ -21,7 +23,19 @@ def test_a_restart_of_an_sql_source_begins_before_statements_that_still_run() ->
     reading = {"other": ShardCheckpoint(ShardState.READING, progress=30.0)}
     assert resume_timestamp({**reading, "-": ShardCheckpoint(ShardState.READING, progress=45.0, reached=47.0)}) == 15
     assert resume_timestamp({**reading, "-": ShardCheckpoint(ShardState.READING, progress=20.0, reached=47.0)}) == 0
-    assert resume_timestamp({**reading, "-": finished(progress=45.0, reached=47.0)}) == 30
+    child = ShardCheckpoint(ShardState.READING, progress=50.0, parents=("-",))
+    assert resume_timestamp({**reading, "-": finished(progress=45.0, reached=47.0), "child": child}) == 30
+
+
+def test_a_restart_begins_where_a_shard_has_ended_until_all_its_children_have_checkpoints() -> None:
+    """I1: they begin there, and nothing else says so."""
+    reading = {"other": ShardCheckpoint(ShardState.READING, progress=50.0)}
+    ended, child = finished(progress=20.0), ShardCheckpoint(ShardState.READING, progress=40.0, parents=("p",))
+    both = [Shard("p"), Shard("c", ("p",)), Shard("d", ("p",))]
+    assert resume_timestamp({**reading, "p": ended}) == 20
+    assert resume_timestamp({**reading, "p": ended, "c": child}, both) == 20
+    assert resume_timestamp({**reading, "p": finished(progress=20.0, children=("c", "d")), "c": child}) == 20
+    assert resume_timestamp({**reading, "p": ended, "c": child, "d": child}, both) == 40
 
 
 def test_a_shard_of_which_nothing_was_read_begins_where_its_parents_have_got_to() -> None:
