@@ -32,15 +32,39 @@ def status(
             help="Print only the position of this source, as a token for relay.dynamodb.Stream and `start`.",
         ),
     ] = None,
+    mirrored: Annotated[
+        str | None,
+        typer.Option(
+            "--mirrored",
+            metavar="SOURCE",
+            help="Print only the time for `start` at which this source loses nothing, by the changes on topics that a "
+            "mirror has brought from another cluster.",
+        ),
+    ] = None,
+    whole_until: Annotated[
+        str | None,
+        typer.Option(
+            "--whole-until",
+            metavar="TIME",
+            help="With --mirrored: the mirror certainly has everything that was published until this ISO time.",
+        ),
+    ] = None,
     settings: SetOption = None,
 ) -> None:
     """Show the committed progress of the relay: shards, owners, positions, lag, snapshots, gaps, dead letters.
 
     It also works while no worker is running.
     """
-    if watch and token is not None:
-        raise ConfigError("--watch: it shows the status, not a token: omit --watch or --token")
+    if watch and (token, mirrored) != (None, None):
+        raise ConfigError("--watch: it shows the status, not a token: omit --watch, or --token and --mirrored")
+    if whole_until is not None and mirrored is None:
+        raise ConfigError("--whole-until: it is about a mirror: add --mirrored SOURCE")
     loaded = load_config(config, settings, every_table=False)
+    if mirrored is not None:
+        from relay.operations.mirrored import start_of_mirror
+
+        typer.echo(start_of_mirror(loaded, mirrored, whole_until))
+        return
     from relay.operations import status as statuses
 
     if token is not None:

@@ -225,6 +225,8 @@ class Worker:
         view, patience = self._group.view, self._group.barrier_timeout
         if lost is not None:
             lost.require_checkpoints(view, [each.source for each in self._sources.values()], patience)
+            for source in self._sources.values():
+                source.planning.cluster = lost.cluster
         else:
             view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
         for name, source in self._sources.items():

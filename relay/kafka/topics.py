@@ -190,6 +190,11 @@ def list_topics(admin: AdminClient, config: Config) -> dict[str, TopicMetadata]:
     return _metadata(admin, config, _CONNECT_TIMEOUT, []).topics
 
 
+def cluster_id(admin: AdminClient, config: Config) -> str:
+    """Return the id of the cluster, empty if it has none. Raises ``Unavailable`` if no broker answers."""
+    return _metadata(admin, config, _CONNECT_TIMEOUT, []).cluster_id or ""
+
+
 def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
     """Inspect every topic required to relay ``tables``. Raises ``Unavailable`` if no broker answers."""
     topics = required(config, tables)

@@ -7,7 +7,7 @@ transaction with the offsets of the partitions it writes. A worker that joins me
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
@@ -243,7 +243,9 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
             return _after_loss(config, source, view, workers, requested)
         stream = source.connect(committed.stream.label)
         plan, gap = Planning(source, view).again(committed, requested)
-        loss = LostState(topics.connect(config), config).lost(view, [source]).get(source.name)
+        lost_state = LostState(topics.connect(config), config)
+        loss = lost_state.lost(view, [source]).get(source.name)
+    plan = replace(plan, cluster=lost_state.cluster)
     snapshot = restarted(committed, view.requests_of(entry.name), gap, plan.floor)
     kept = stream.snapshot_key if snapshot is not None else None
     lost = loss.shards if loss is not None else ()  # shards whose watermarks still exist
@@ -257,12 +259,14 @@ def _after_loss(
     stream = source.connect()
     if (first := source.first()) != stream.label:
         stream = source.connect(first)
-    loss = LostState(topics.connect(config), config).lost(view, [source]).get(source.name)
+    lost_state = LostState(topics.connect(config), config)
+    loss = lost_state.lost(view, [source]).get(source.name)
     if loss is None:
         raise RelayError(f"source {source.name} has not been read yet: set `start` in the config instead of resetting")
     plan, gap = Planning(source, view).after_loss(stream, requested, loss)
     left = [key for each in view.of_source(source.name) for key in each.beside_plan()]
     left += [request.key for request in view.requests_of(source.name)]
+    plan = replace(plan, cluster=lost_state.cluster)
     return Reset(stream, plan, gap, (*left, *loss.shards), workers)
 
 

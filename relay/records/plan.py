@@ -21,7 +21,8 @@ class Plan(StoredRecord):
     published before: no token under this plan gets an earlier one. ``hashed``: by table, if the source has journals,
     how many of its key columns choose the partition. ``past``: the newest shard of each name before a reset.
     ``in_force``: the hash of the config with which workers may read this source (`PartitionOwner`); empty until one
-    does. ``partitions``: by topic, how many partitions the changes of its table went to.
+    does. ``partitions``: by topic, how many partitions the changes of its table went to. ``cluster``: the id of the
+    Kafka cluster for which it was made; empty if that is not known.
     """
 
     requested: str
@@ -35,6 +36,7 @@ class Plan(StoredRecord):
     past: tuple[str, ...] = ()
     in_force: str = ""
     partitions: Mapping[str, int] = field(default_factory=dict)
+    cluster: str = ""
 
     def start_of(self, shard: Shard) -> Start:
         return shard.start or self.shards.get(shard.id, {"type": "trim_horizon"})

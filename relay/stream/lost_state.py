@@ -55,6 +55,7 @@ class LostState:
     def __init__(self, admin: AdminClient, config: Config) -> None:
         self._admin = admin
         self._config = config
+        self.cluster = topics.cluster_id(admin, config)
 
     def require_checkpoints(self, view: CheckpointView, sources: Sequence[Source], patience: float) -> None:
         """Read ``view`` to its end, and refuse sources that have lost checkpoints: changes would be skipped or
@@ -64,6 +65,7 @@ class LostState:
         """
         reading = SlowCall("watermarks", self._watermarked)
         view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
+        self._require_own(view, sources)
         suspects = self._lost(view, sources, reading.result())
         if not suspects:
             return
@@ -83,6 +85,19 @@ class LostState:
                 f"{next(iter(lost))} --to ...`: both publish a gap, so that consumers know; or set another `name`, "
                 "whose topics are empty"
             )
+
+    def _require_own(self, view: CommittedRecords, sources: Iterable[Source]) -> None:
+        """Refuse checkpoints that a mirror has brought from another cluster. Raises ``Unavailable``."""
+        for source in sources:
+            newest = view.newest(source.name)
+            made_for = newest.plan.cluster if newest is not None and newest.plan is not None else ""
+            if made_for not in ("", self.cluster):  # I1
+                raise Unavailable(
+                    f"the checkpoints of source {source.name} are of another Kafka cluster, {made_for}: this one is "
+                    f"{self.cluster}. A mirror may have checkpoints without the changes that they cover, so nothing "
+                    f"was read. `relay status CONFIG --mirrored {source.name}` prints a time from which nothing is "
+                    f"missing. Begin there: with `relay reset CONFIG {source.name} --to TIME`, or with another `name`"
+                )
 
     def lost(self, view: CommittedRecords, sources: Iterable[Source]) -> dict[str, Loss]:
         """Return, by name, the sources that were relayed before and have lost their plan or checkpoints of shards.

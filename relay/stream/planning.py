@@ -24,6 +24,8 @@ class Planning:
         self.source = source
         self.view = view
         self.clock = source.clock
+        # The id of the Kafka cluster, for new plans.
+        self.cluster = ""
         self._making: SlowCall[tuple[Plan, Gap | None]] | None = None
         # Whether the config was reloaded since the present plan was begun.
         self._is_outdated = False
@@ -112,7 +114,8 @@ class Planning:
         if self._is_outdated:
             self._is_outdated = False
             return None
-        return made.result()
+        plan, gap = made.result()
+        return replace(plan, cluster=self.cluster), gap
 
     def reloaded(self) -> None:
         """Note that the config was read again: a plan in the making may name shards that the config no longer has."""

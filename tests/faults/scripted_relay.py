@@ -32,12 +32,13 @@ class SplittingTable:
         self.leaves: dict[str, list[str]] = {"root": [f"item-{n}" for n in range(24)]}
         stream.shard("root")
 
-    def write(self, times: int) -> None:
+    def write(self, times: int, created: int | None = None) -> None:
+        """Write items. ``created``: when, in seconds since the epoch, if not now."""
         for _ in range(times):
             shard = self.random.choice(list(self.leaves))
             item = self.random.choice(self.leaves[shard])
             version = len(self.histories[item]) + 1
-            self.stream.put(shard, item, version, old=version - 1 or None)
+            self.stream.put(shard, item, version, created=created, old=version - 1 or None)
             self.histories[item].append(version)
 
     def split(self) -> None:

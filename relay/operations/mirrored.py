@@ -1,0 +1,98 @@
+"""Where a source can begin again by the records on its topics alone: on a mirror, whose end is torn.
+
+A mirror copies each partition by itself, so that its checkpoints may be ahead of its changes. But the
+``resume_timestamp`` of a change says that everything from before it was on the topics by then, and a partition has no
+hole before its end. What a partition lacks is therefore not older than the newest such time that it has.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import closing, suppress
+
+from relay.avro.columns import microseconds
+from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
+from relay.avro.registry import open_schemas
+from relay.config import Config, SourceConfig
+from relay.config.topic_names import require_own_envelope
+from relay.config.value_types import iso_time, start_time
+from relay.errors import ConfigError, RelayError
+from relay.kafka import topics
+from relay.kafka.checkpoints import committed_records
+from relay.kafka.committed import read_committed
+from relay.kafka.group_offsets import GroupOffsets
+from relay.kafka.partition_offsets import Partition, offset_bounds
+from relay.operations.status import find_source
+
+_TAIL = 100
+"""How many of a partition's last offsets are read: some of them may be markers of transactions, or unknown schemas."""
+
+_MARGIN = 60  # seconds that the workers of a relay may be apart in what they know of each other's shards
+
+
+def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -> str:
+    """Return the ISO time from which the source ``name`` has to be read so that nothing is missing.
+
+    ``config``: names the topics of the mirror. ``whole_until``: a time, as text; the mirror has everything that was
+    published before it. Raises ``ConfigError``, ``Unavailable``, and ``RelayError`` if the topics do not show a time.
+    """
+    entry = find_source(config, name)
+    until = _time(whole_until)
+    admin = topics.connect(config)
+    wanted = list(dict.fromkeys(map(config.topic, _tables(config, entry))))
+    require_own_envelope(config, wanted)
+    existing = topics.list_topics(admin, config)
+    there = [topic for topic in wanted if topic in existing]
+    bounds = offset_bounds(admin, [(topic, number) for topic in there for number in existing[topic].partitions])
+    with closing(open_schemas(config)) as schemas:
+        schemas.refresh()
+        shown = _read(config, schemas, name, bounds)
+        lacking = sorted({*wanted} - {*there} | {topic for topic, number in bounds if not shown.get((topic, number))})
+        # I1: any partition may lack what is newer than its last changes.
+        start = 0 if lacking else min((max(each.values()) for each in shown.values()), default=0)
+        if whole_until is not None and there:
+            with closing(GroupOffsets(config, "status", there, name=f"{config.name}.status")) as offsets:
+                at = offsets.resolve(whole_until, option="--whole-until")
+            before = {place: (first, min(end, at[place[0]][str(place[1])])) for place, (first, end) in bounds.items()}
+            for each in _read(config, schemas, name, before).values():
+                # I1: a change that was published later may have been preceded by others that the mirror lacks.
+                start = max(start, *(resume for published, resume in each.items() if published <= until), 0)
+    if start <= _MARGIN:
+        raise RelayError(
+            f"source {name}: its topics do not show from when on it has to be read again; partitions without a change: "
+            f"{', '.join(lacking) or 'none'}. Give --whole-until, a time until which the mirror certainly has "
+            "everything; or begin with the oldest changes that the source still has"
+        )
+    return iso_time(start - _MARGIN)
+
+
+def _tables(config: Config, entry: SourceConfig) -> list[str]:
+    if entry.names_tables:
+        return entry.table_names
+    read = committed_records(config).newest(entry.name)
+    return list(read.plan.keys) if read is not None and read.plan is not None else []
+
+
+def _time(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    with suppress(ValueError):
+        if text[:1].isdigit() and (found := start_time(text, 0.0)) is not None:
+            return found
+    raise ConfigError(f"--whole-until {text}: give an ISO time such as 2026-11-21T06:00:00Z")
+
+
+def _read(
+    config: Config, schemas: WriterSchemas, source: str, bounds: Mapping[Partition, tuple[int, int]]
+) -> dict[Partition, dict[float, int]]:
+    """Return the newest ``resume_timestamp`` by the time of its publication, in seconds, of the last changes."""
+    tails = {place: (max(first, end - _TAIL), end) for place, (first, end) in bounds.items() if first < end}
+    found: dict[Partition, dict[float, int]] = defaultdict(dict)
+    for message in read_committed(config, tails, lambda: None, exit_at_end=True):
+        if (value := message.value()) is not None:
+            with suppress(Undecodable, UnknownFraming, UnknownSchema):
+                change = decode(schemas, value)
+                if change["source"] == source:
+                    of_partition = found[message.topic() or "", message.partition() or 0]
+                    published, resume = microseconds(change["relayed_at"]) / 1_000_000, change["resume_timestamp"]
+                    of_partition[published] = max(resume, of_partition.get(published, 0))
+    return found
