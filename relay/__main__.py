@@ -8,7 +8,8 @@ def main() -> None:
     """Run the command line. Ctrl-C prints no traceback, even while modules are being imported."""
     found = signal.getsignal(signal.SIGINT)
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
-    if command in ("run", "consume"):
+    ends_cleanly = command in ("run", "consume") or (command == "verify" and "--forever" in sys.argv)
+    if ends_cleanly:
         from relay.process.signals import hold
 
         hold(reloads=command == "run")
@@ -16,7 +17,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from relay import cli
 
-    if command not in ("run", "consume"):
+    if not ends_cleanly:
         signal.signal(signal.SIGINT, found)
     cli.main()
 

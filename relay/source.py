@@ -383,8 +383,8 @@ class SourceKind:
     """Finds the tables of an entry that names none."""
     check: Callable[[Any], CheckedSource]
     """Checks for everything that the relay needs, and changes nothing."""
-    rows: Callable[[Any, Callable[[], Sequence[Shard]]], Iterator[SourceRows]]
-    """Opens the tables one after another. The second argument returns the unfinished shards."""
+    rows: Callable[[Any, Callable[[], Sequence[Shard]], Iterable[str]], Iterator[SourceRows]]
+    """Opens tables of the entry, the third argument, one after another. The second returns the unfinished shards."""
     items: Callable[[Any, Iterable[str]], CachedItems] | None = None
     """Opens the tables whose items are values of a cache. The second argument: the templates of their keys."""
     stream_token: Callable[[Any, str, Mapping[str, ShardCheckpoint], Plan], dict[str, Any]] | None = None

@@ -1,6 +1,6 @@
 """The rows of a table in the copy or the log, read for comparison with the source. Changes nothing."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +61,10 @@ class KeptRows(Protocol):
     def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
         """Return how many changes occur more than once, and examples of their event ids and keys."""
         return 0, []
+
+    def counted(self, event_ids: Sequence[str], since: float) -> Mapping[str, int] | None:
+        """Return how many times each change is kept, None if only the newest is. ``since``: the oldest's commit."""
+        return None
 
 
 OpenKeptRows = Callable[[Layout, Sequence[str | None]], KeptRows]

@@ -1,13 +1,14 @@
 """The rows of a table according to the change log, by the functions of ``log_sql``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 from pyspark.sql import SparkSession
 
 from relay.config import Config
-from spark_consumers.kept_rows import KeptRow
+from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.locations import spark_path
 from spark_consumers.log_sql import log_views
 from spark_consumers.records import Layout
@@ -22,7 +23,7 @@ _LAST = (
 )
 
 
-class LoggedRows:
+class LoggedRows(KeptRows):
     """A table's rows in the log. ``session``: for its views alone. Raises ``Unavailable`` if there is no log."""
 
     def __init__(self, session: SparkSession, config: Config, layout: Layout, wanted: Sequence[str | None]) -> None:
@@ -64,6 +65,16 @@ class LoggedRows:
             f"WHERE {self._of_table} GROUP BY event_id HAVING count(*) > 1 ORDER BY event_id LIMIT {_EXAMPLES}"
         ).collect()
         return (found[0]["number"] if found else 0), [(row["event_id"], row["key"] or "null") for row in found]
+
+    def counted(self, event_ids: Sequence[str], since: float) -> Mapping[str, int]:
+        names = delta.local_frame(self._session, ((each,) for each in event_ids), {"event_id": "string"})
+        names.createOrReplaceTempView("relay_events")
+        day = datetime.fromtimestamp(since, UTC).date()
+        found = self._session.sql(
+            f"SELECT event_id, count(*) AS number FROM {self._path} WHERE {self._of_table} AND day >= DATE'{day}' "
+            "AND event_id IN (SELECT event_id FROM relay_events) GROUP BY event_id"
+        ).collect()
+        return {row["event_id"]: row["number"] for row in found}
 
     def _rows(self, where: str) -> str:
         return f"SELECT * FROM {self._path} WHERE {self._of_table} AND {where}"

@@ -89,6 +89,8 @@ USUAL = {
     "tests/operations/test_reset.py": 30,
     "tests/operations/test_reset_unanswered.py": 30,
     "tests/operations/test_verify_cache.py": 30,
+    "tests/operations/test_verify_forever.py": 35,
+    "tests/operations/test_verifier_process.py": 35,
     "tests/spark_consumers/test_schema_wait.py": 30,
     "tests/spark_consumers/test_upkeep.py": 30,
     "tests/vitess/test_copies_of_keys.py": 30,

@@ -48,4 +48,5 @@ def doctor(
         typer.echo(json.dumps({"bundle": str(target), "files": list(parts)}))
         return
     typer.echo(f"{target}: {', '.join(parts)}")
-    typer.echo("Secrets are left out. Read the bundle before you share it: it names tables, hosts and shards.")
+    names = "it names tables, hosts, shards and the keys of accused rows"
+    typer.echo(f"Secrets are left out. Read the bundle before you share it: {names}.")

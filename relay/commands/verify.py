@@ -5,28 +5,37 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from relay.commands.options import ConfigArgument, ConsumerKind, JsonOption, SetOption, read_config, with_tables
-from relay.errors import CheckFailed, ConfigError
+from relay.errors import CheckFailed, ConfigError, RelayError
 from relay.extras import needs
 
 if TYPE_CHECKING:
     from relay.config import Config
+    from relay.observe.verifier import Accusation
     from relay.operations.verify_cache import Verification
     from relay.operations.verify_tables import TableVerification
 
 _SAMPLE = 1000
+_WITHIN = 30.0
+_RATE = 5.0
 
 
 def verify(
     config: ConfigArgument,
     kind: Annotated[
-        ConsumerKind, typer.Argument(metavar="cache|log|copy", help="What to compare.")
-    ] = ConsumerKind.CACHE,
+        ConsumerKind | None,
+        typer.Argument(
+            metavar="cache|log|copy",
+            help="What to compare, by default the cache; with --forever, by default the cache and the copy, if the "
+            "config has them.",
+        ),
+    ] = None,
     sample: Annotated[
         int | None,
         typer.Option(
@@ -37,13 +46,14 @@ def verify(
         ),
     ] = None,
     within: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0.1,
             metavar="SECONDS",
-            help="How long the consumer may take to apply a change, or to invalidate a value whose rows changed.",
+            help="How long the consumer may take to apply a change, or to invalidate a value whose rows changed; "
+            f"{_WITHIN:g} by default.",
         ),
-    ] = 30.0,
+    ] = None,
     loaders: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,6 +62,29 @@ def verify(
             help="The application's loader of cache keys, or a function with @cached. It has to read from primaries. "
             "Repeat it if several loaders each have their own keys. Without a loader, only values that "
             "relay.cache.DynamoDBLoader stores are compared.",
+        ),
+    ] = None,
+    forever: Annotated[
+        bool,
+        typer.Option(
+            "--forever",
+            help="Go on until SIGTERM: sample changes as they pass and keys at random, and accuse what stays wrong for "
+            "ten minutes.",
+        ),
+    ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="ROWS",
+            help=f"With --forever: how many rows it may read at the sources in a second, {_RATE:g} by default.",
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="With --forever: where to serve /metrics, /healthz and /status.json, such as 127.0.0.1:9420.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -63,8 +96,14 @@ def verify(
     row of the copy, or the newest row of an item in the log, is missing, extra or different if the difference lasts
     SECONDS after everything committed before is applied. Exit code 4: there are such values or rows.
     """
-    if loaders and kind != "cache":
+    given = {"--sample": sample, "--within": within} if forever else {"--rate": rate, "--http": http}
+    for name in (name for name, value in given.items() if value is not None):
+        raise ConfigError(f"{name}: cannot be used with{'' if forever else 'out'} --forever: omit it")
+    if kind is None and not forever:
+        kind = ConsumerKind.CACHE
+    if loaders and kind not in (None, "cache"):
         raise ConfigError(f"--loader: only `verify CONFIG cache` uses one, not {kind}: omit it")
+    address = None if http is None else _host_port(http)
     if loaders:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script finds its own folder there
     loaded, _ = read_config(config, settings)
@@ -74,14 +113,75 @@ def verify(
         for name in loaders:
             imported(name)
     loaded = with_tables(loaded)
-    if kind == "cache":
+    within = _WITHIN if within is None else within
+    if forever:
+        _verify_forever(loaded, kind, _RATE if rate is None else rate, loaders or [], address, as_json=as_json)
+    elif kind == "cache":
         _verify_cache(loaded, _SAMPLE if sample is None else sample, within, loaders or [], as_json=as_json)
-    else:
+    elif kind is not None:
         _verify_tables(loaded, kind, sample, within, as_json=as_json)
 
 
 def _say(text: str) -> None:
     typer.echo(f"relay: {text}", err=True)
+
+
+def _host_port(http: str) -> tuple[str, int]:
+    from relay.config.addresses import host_port
+
+    try:
+        return host_port(http)
+    except ValueError as error:
+        raise ConfigError(f"--http: {error}") from None
+
+
+def _verify_forever(
+    config: Config,
+    kind: ConsumerKind | None,
+    rate: float,
+    loaders: Sequence[str],
+    address: tuple[str, int] | None,
+    *,
+    as_json: bool,
+) -> None:
+    with needs("spark", "`relay verify --forever`"):
+        from relay.operations.verify_forever import open_verifier
+    from relay.observe.access import Access
+    from relay.observe.server import serve
+    from relay.observe.verifier import VerifierObserver
+    from relay.process.folders import state_folder
+
+    kinds = [each for each, has in (("cache", config.cache), ("copy", config.copy_)) if has]
+    kinds = [str(kind)] if kind is not None else kinds
+    if not kinds:
+        raise ConfigError("the config has neither a `cache:` nor a `copy:` section: add one to verify it")
+    file = None
+    with suppress(RelayError):  # a user without a home folder, for example
+        file = state_folder() / config.name / f"verify-{'-'.join(kinds)}.json"
+    observer = VerifierObserver(config.name, kinds, file)
+
+    def tell(accusation: Accusation) -> None:
+        print(json.dumps(accusation.to_json(), ensure_ascii=False) if as_json else _told(accusation), flush=True)
+
+    with ExitStack() as stack:
+        verifier = stack.enter_context(
+            open_verifier(config, kinds, observer, rate=rate, loaders=loaders, tell=tell, say=_say)
+        )
+        if address is not None:
+            at = stack.enter_context(serve(observer, *address, "--http", Access(config.http)))
+            _say(f"serving /metrics, /healthz and /status.json at {at}")
+        _say(f"watching {' and '.join(kinds)}")
+        while True:
+            verifier.round()
+
+
+def _told(found: Accusation) -> str:
+    what = f"{found.sink} of {found.table}" if found.table else found.sink
+    if found.ended_at is not None:
+        return f"right again: {what} {_shown(found.key)}"
+    columns = f", in {', '.join(found.columns)}" if found.columns else ""
+    lines = [f"accused: {what} {_shown(found.key)}: {found.kind} for {found.seconds:.0f} s{columns}: {found.reason}"]
+    return "\n".join([*lines, *(f"  {json.dumps(each, ensure_ascii=False)}" for each in found.history)])
 
 
 def _verify_cache(config: Config, sample: int, within: float, loaders: Sequence[str], *, as_json: bool) -> None:
@@ -142,7 +242,7 @@ def _show_unknown(found: Verification | TableVerification) -> None:
         typer.echo(f"unknown {count}: {reason}")
 
 
-def _shown(key: dict[str, str]) -> str:
+def _shown(key: Mapping[str, str]) -> str:
     return json.dumps(key, ensure_ascii=False)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -67,8 +67,11 @@ def tagged(source: DynamoDBConfig) -> list[str]:
     return found
 
 
-def _rows(entry: DynamoDBConfig, open_shards: Callable[[], Sequence[Shard]]) -> Iterator[DynamoDBTableRows]:
-    yield DynamoDBTableRows(entry)
+def _rows(
+    entry: DynamoDBConfig, open_shards: Callable[[], Sequence[Shard]], tables: Iterable[str]
+) -> Iterator[DynamoDBTableRows]:
+    for _ in tables:  # an entry has one
+        yield DynamoDBTableRows(entry)
 
 
 def _stream_token(

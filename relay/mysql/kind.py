@@ -1,6 +1,6 @@
 """MySQL and MariaDB as a kind of source, and the present rows of its tables, read on the primaries."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -88,9 +88,11 @@ def _check(entry: MySQLConfig) -> CheckedSource:
     return CheckedSource([*found.findings, *servers], found.tables, rows)
 
 
-def _rows(entry: MySQLConfig, open_shards: Callable[[], Sequence[Shard]]) -> Iterator[MySQLTableRows]:
+def _rows(
+    entry: MySQLConfig, open_shards: Callable[[], Sequence[Shard]], tables: Iterable[str]
+) -> Iterator[MySQLTableRows]:
     shards, source = [shard.name for shard in open_shards()], MySQLSource(entry)
-    for table in entry.table_names:
+    for table in tables:
         yield MySQLTableRows(source, shards, table)
 
 

@@ -32,6 +32,7 @@ from relay.observe.consumers import ConsumersObserver
 from relay.observe.observer import Observer
 from relay.observe.page import CONTENT_SECURITY_POLICY, everybody, page
 from relay.observe.peers import FoundConsumers, Peers
+from relay.observe.verifier import VerifierObserver
 from relay.process.folders import state_folder
 from relay.process.supervisor import WORKER_NUMBER, WORKERS
 
@@ -54,8 +55,8 @@ HttpAnswer = tuple[int, str, bytes]
 """Status code, content type, body."""
 
 
-Observed = Observer | ConsumersObserver
-"""What a server shows: a worker or consumers. Any thread may call it."""
+Observed = Observer | ConsumersObserver | VerifierObserver
+"""What a server shows: a worker, consumers or a verifier. Any thread may call it."""
 
 
 @contextmanager

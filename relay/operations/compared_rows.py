@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from relay.avro.columns import microseconds
 from relay.avro.schema import change_schema
 from relay.change import Uncarriable
 from relay.dynamodb.values import canonical_item, canonical_number, canonical_value
@@ -84,11 +85,15 @@ class ComparedTable:
         values = None
         if not isinstance(image, Uncarriable):
             values = self._values([image] if self._is_item else [image[column.name] for column in self.columns])
-        return ComparedRow(self._key([key[column.name] for column in self.key]), values)
+        return ComparedRow(self.key_of(key), values)
 
     def of_kept(self, row: KeptRow) -> ComparedRow:
         values = None if row.values is None else self._values(row.values)
         return ComparedRow(self._key(row.key), values, row.incomplete, row.event_id)
+
+    def key_of(self, key: Mapping[str, Any]) -> ComparedKey:
+        """Return the key of a change, as the source or the topic has it."""
+        return self._key([key[column.name] for column in self.key])
 
     def shown(self, key: ComparedKey) -> dict[str, str]:
         return {column.name: part for column, part in zip(self.key, key, strict=True)}
@@ -142,6 +147,7 @@ def _bytes(value: Any) -> str:
 def _time(value: Any) -> str:
     if isinstance(value, str):
         return value
+    value = microseconds(value)
     return f"{(EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 

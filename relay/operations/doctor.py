@@ -12,6 +12,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
@@ -28,6 +29,7 @@ from relay.errors import ConfigError, RelayError
 from relay.observe.access import Access, client_side
 from relay.observe.peers import get
 from relay.operations import check, status
+from relay.process.folders import state_folder
 from relay.source import Finding
 
 _SHORTEST = 3
@@ -58,6 +60,7 @@ def collect(
     }
     if config.http is not None:
         parts |= {name: partial(_asked, config.http, path) for name, path in _PATHS.items()}
+    parts |= {path.name: partial(path.read_text, "utf-8") for path in _accusations(config)}
     if log is not None:
         parts["log.txt"] = lambda: _tail(log)
     secrets = {*secrets_in(document.data), *(value for name, value in os.environ.items() if is_secret(name))}
@@ -140,6 +143,13 @@ def _asked(settings: HttpConfig, path: str) -> str:
     tls, headers = client_side(settings), Access(settings).headers
     _, _, body = get(host, port, path, tls=tls, headers=headers, seconds=_TIMEOUT, at_most=_ANSWER)
     return body.decode(errors="replace")
+
+
+def _accusations(config: Config) -> list[Path]:
+    """Return the files in which `relay verify --forever` keeps whom it has accused."""
+    with suppress(RelayError, OSError):  # a user without a home folder, for example
+        return sorted((state_folder() / config.name).glob("verify-*.json"))
+    return []
 
 
 def _tail(log: Path) -> str:

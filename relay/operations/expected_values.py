@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from relay.cache import LoadedValue, Tokens
+from relay.cache.keys import row_keys
 from relay.config import Config
 from relay.dynamodb.values import canonical_item, image_json
 from relay.engine.kinds import kind_of
@@ -38,11 +39,15 @@ class ServedValue:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``truth``: the value that the rows give, if it differs. ``unknown``: why it is unknown, or empty."""
+    """``truth``: the value that the rows give, if it differs. ``unknown``: why it is unknown, or empty.
+
+    ``misplaced``: whether the rows make another key of the value, so that their changes do not invalidate this one.
+    """
 
     is_same: bool = False
     truth: bytes | None = None
     unknown: str = ""
+    misplaced: bool = False
 
 
 _SAME = Comparison(is_same=True)
@@ -68,7 +73,7 @@ def truth(config: Config, loaders: Sequence[str]) -> LoadersTruth | ItemsTruth:
             f"the values of {', '.join(keys)} cannot be compared with rows without the application's loader: name it "
             "with --loader module:name"
         )
-    return ItemsTruth(items)
+    return ItemsTruth(items, [text for texts in keys.values() for text in texts])
 
 
 class LoadersTruth:
@@ -129,7 +134,7 @@ class LoadersTruth:
 def _compared(served: ServedValue, loaded: LoadedValue) -> Comparison:
     if not loaded.fresher:
         return _unknown("the loader read an older state than the cached value's: it must read from the primary")
-    return _SAME if loaded.value == served.value else Comparison(truth=loaded.value)
+    return Comparison(loaded.value == served.value, loaded.value, misplaced=not loaded.canonical)
 
 
 def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
@@ -148,10 +153,10 @@ def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
 
 
 class ItemsTruth:
-    """Expected values that are DynamoDB items, in DynamoDB's typed JSON."""
+    """Expected values that are DynamoDB items, in DynamoDB's typed JSON. ``templates``: of the cache's keys."""
 
-    def __init__(self, tables: Iterable[CachedItems]) -> None:
-        self._tables = list(tables)
+    def __init__(self, tables: Iterable[CachedItems], templates: Sequence[str]) -> None:
+        self._tables, self._templates = list(tables), templates
 
     def close(self) -> None:
         for table in self._tables:
@@ -167,7 +172,16 @@ class ItemsTruth:
             for key, keys in primary_keys.items():
                 by_identity = {table.identity(each): items.get(table.identity(each)) for each in keys}
                 possible[key] += _chosen(table, served[key].value, by_identity)
-        return {key: _like(each.value, possible[key]) for key, each in served.items()}
+        return {
+            key: replace(_like(each.value, possible[key]), misplaced=self._is_misplaced(key, each.value))
+            for key, each in served.items()
+        }
+
+    def _is_misplaced(self, key: str, value: bytes | None) -> bool:
+        with suppress(ValueError, TypeError, AttributeError):
+            keys = row_keys(self._templates, [canonical_item(orjson.loads(value or b""))])
+            return bool(keys) and key not in keys
+        return False
 
 
 def _chosen(

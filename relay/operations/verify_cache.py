@@ -13,13 +13,13 @@ from typing import Any
 
 from relay.cache import entry_key, generation_key, open_store
 from relay.cache.entry import decode
-from relay.cache.store import SampledStore
+from relay.cache.store import SampledStore, Store
 from relay.config import CacheConfig, Config
 from relay.config.template import Template
 from relay.errors import ConfigError
 from relay.operations.expected_values import ItemsTruth, LoadersTruth, ServedValue, truth
+from relay.operations.suspicion import ROUNDS, Judgement, Suspicion, Terms
 
-_ROUNDS = 3  # rounds of `within` seconds that a value is looked at while its rows change
 _LOOKS = 20  # least number of looks in one round
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks, which double each time
 _SHOWN_BYTES = 300
@@ -122,14 +122,15 @@ def verify(
         return _Verifier(store, cache, compared_with, say, shows_values, result).run(sample)
 
 
-@dataclass(slots=True)
-class _Suspect:
-    """A value that differs. ``first``: when first seen. ``since``: when first seen beside the present rows."""
-
-    value: bytes | None
-    truth: bytes | None
-    first: float
-    since: float
+def served_values(store: Store, namespace: str, keys: Collection[str], now: float) -> dict[str, ServedValue]:
+    """Return the values of ``keys`` that the cache serves at ``now``, in seconds since the epoch."""
+    found, generation = store.read([entry_key(namespace, key) for key in keys], generation_key(namespace))
+    served = {}
+    for key, stored in zip(keys, found, strict=True):
+        entry = decode(stored.meta) if stored else None
+        if stored and entry and entry.serves(generation, now):
+            served[key] = ServedValue(stored.value, entry.tokens)
+    return served
 
 
 @dataclass(slots=True)
@@ -140,7 +141,7 @@ class _Verifier:
     say: Callable[[str], None]
     shows_values: bool
     result: Verification
-    suspects: dict[str, _Suspect] = field(default_factory=dict)
+    suspects: dict[str, Suspicion] = field(default_factory=dict)
 
     def run(self, sample: int) -> Verification:
         result = self.result
@@ -164,51 +165,27 @@ class _Verifier:
         return result
 
     def _served(self, keys: Collection[str]) -> dict[str, ServedValue]:
-        """Return the values that the cache serves now."""
-        names = [entry_key(self.result.namespace, key) for key in keys]
-        found, generation = self.store.read(names, generation_key(self.result.namespace))
-        now = time.time()
-        served = {}
-        for key, stored in zip(keys, found, strict=True):
-            entry = decode(stored.meta) if stored else None
-            if stored and entry and entry.serves(generation, now):
-                served[key] = ServedValue(stored.value, entry.tokens)
-        return served
+        return served_values(self.store, self.result.namespace, keys, time.time())
 
     def _settle(self, keys: Iterable[str], values: Mapping[str, ServedValue]) -> None:
         """Count the keys whose state is certain, and keep the others as suspects. ``values``: the served values."""
         compared = self.truth.compare(values) if values else {}
-        now = time.monotonic()
+        now, within, result = time.monotonic(), self.result.within, self.result
         for key in keys:
-            suspect, served, found = self.suspects.get(key), values.get(key), compared.get(key)
-            # The cache may no longer serve the value that differed.
-            if served is None or found is None or found.is_same or (suspect and served.value != suspect.value):
-                self._count_consistent(key, now)
-            elif found.unknown:
-                self._count_unknown(key, found.unknown)
-            else:
-                self._suspect(key, served.value, found.truth, now)
-
-    def _count_consistent(self, key: str, now: float) -> None:
-        self.result.consistent += 1
-        suspect = self.suspects.pop(key, None)
-        if suspect is not None:
-            self.result.late += 1
-            self.result.slowest = max(self.result.slowest, now - suspect.first)
-
-    def _count_unknown(self, key: str, reason: str) -> None:
-        self.suspects.pop(key, None)
-        self.result.unknown[reason] += 1
-
-    def _suspect(self, key: str, value: bytes | None, truth: bytes | None, now: float) -> None:
-        within = self.result.within
-        suspect = self.suspects.get(key)
-        if suspect is None:
-            self.suspects[key] = _Suspect(value, truth, now, now)
-        elif suspect.truth != truth:
-            suspect.truth, suspect.since = truth, now
-            if now - suspect.first >= _ROUNDS * within:
-                self._count_unknown(key, "the rows, or the values that the loader computes from them, kept changing")
-        elif now - suspect.since >= within:
+            is_first, served, found = key not in self.suspects, values.get(key), compared.get(key)
+            suspicion = self.suspects.setdefault(key, Suspicion(now, now))
+            # The consumer has `within` seconds, however far behind it is.
+            settled = suspicion.of_value(served, found, Terms(now, now, within, ROUNDS * within))
+            if settled is None:
+                continue
             del self.suspects[key]
-            self.result.stale.append(StaleEntry(key, value, truth, now - suspect.first, self.shows_values))
+            if settled.judgement is Judgement.CONSISTENT:
+                result.consistent += 1
+                if not is_first:
+                    result.late += 1
+                    result.slowest = max(result.slowest, now - suspicion.first)
+            elif settled.judgement is Judgement.UNKNOWN:
+                result.unknown[settled.detail] += 1
+            elif served is not None and found is not None:
+                seconds = now - suspicion.first
+                result.stale.append(StaleEntry(key, served.value, found.truth, seconds, self.shows_values))

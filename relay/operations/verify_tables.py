@@ -1,8 +1,7 @@
 """``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest rows in the log, with the source's.
 
-A row that differs does not prove a fault: its change may be on its way. So the row is looked at again until both sides
-agree. It is wrong only if neither side has changed for as long as the caller allows, and everything committed before is
-applied. Only some of the keys, and the rows of one look, are in memory at any time.
+A row that differs is looked at again until both sides agree, or ``relay.operations.suspicion`` proves it wrong. Only
+some of the keys, and the rows of one look, are in memory at any time.
 """
 
 import time
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import orjson
 
 from relay.config import Config, SourceConfig
+from relay.config.topic_names import topics_of_cache
 from relay.engine.kinds import kind_of
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
@@ -24,6 +24,7 @@ from relay.kafka.committed import read_all_committed
 from relay.kafka.group import members
 from relay.kafka.group_offsets import GroupOffsets, Offsets
 from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike, digest_pairs
+from relay.operations.suspicion import ROUNDS, Judgement, Suspicion, Terms
 from relay.records import Shard
 from relay.source import SourceRows
 from relay.stream.watermark_records import OVERALL
@@ -32,7 +33,6 @@ from spark_consumers.records import Layout
 
 _MOST_AGAIN = 100_000  # rows that are looked at again
 _AT_ONCE = 1_000  # rows per look
-_ROUNDS = 3  # rounds of `within` seconds that a row is looked at while it changes
 _PATIENCE = 120.0  # seconds to wait for relay and consumer; the watermark of an idle shard is up to 75 s behind
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds between two looks, which double each time
 _EXAMPLES = 20
@@ -110,7 +110,16 @@ class TableVerification:
         }
 
 
-class _Applied(Protocol):
+class Applied(Protocol):
+    """What `AppliedTime` says of a consumer, after a call of ``through``."""
+
+    is_running: bool
+    apply_every: float
+    waiting: int
+    committed: Offsets
+
+    def close(self) -> None: ...
+
     def through(self) -> float: ...
 
 
@@ -126,7 +135,7 @@ def verify_tables(
         raise ConfigError(f"the config has no `{kind}:` section: add one to verify the {kind}")
     with closing(AppliedTime(config, kind)) as applied, kept_rows(config, kind) as open_kept:
         for entry in config.sources:
-            for rows in kind_of(entry).rows(entry, partial(_open_shards, config, entry)):
+            for rows in kind_of(entry).rows(entry, partial(open_shards, config, entry), entry.table_names):
                 with closing(rows):
                     found = verify_table(rows, open_kept, applied, within=within, say=say, sample=sample)
                 if found.wrong and not applied.is_running:
@@ -137,7 +146,7 @@ def verify_tables(
 def verify_table(
     rows: SourceRows,
     open_kept: Callable[[Layout, Sequence[str | None]], KeptRows],
-    applied: _Applied,
+    applied: Applied,
     *,
     within: float,
     say: Callable[[str], None],
@@ -154,15 +163,6 @@ def verify_table(
     return TableVerifier(table, rows, kept, applied, within, say).run(sample)
 
 
-@dataclass(slots=True)
-class _UnlikeRow:
-    """A row that differs. ``first``: when first seen. ``since``: when both sides were first seen as they are."""
-
-    first: float
-    since: float
-    state: tuple[str | None, str | None, str] | None = None
-
-
 @dataclass
 class TableVerifier:
     """Compares one table. ``clock``: returns seconds since the epoch. ``applied``: reports the consumer's progress."""
@@ -170,12 +170,12 @@ class TableVerifier:
     table: ComparedTable
     truth: SourceRows
     kept: KeptRows
-    applied: _Applied
+    applied: Applied
     within: float
     say: Callable[[str], None]
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    _waiting: dict[ComparedKey, _UnlikeRow] = field(default_factory=dict, init=False)
+    _waiting: dict[ComparedKey, Suspicion] = field(default_factory=dict, init=False)
     _result: TableVerification = field(init=False)
 
     def __post_init__(self) -> None:
@@ -191,7 +191,7 @@ class TableVerifier:
         else:
             now = self.clock()
             rows = [*self._true_rows(self.truth.some(sample)), *self._kept_rows(self.kept.some(sample))]
-            self._waiting = {row.key: _UnlikeRow(now, now) for row in rows}
+            self._waiting = {row.key: Suspicion(now, now) for row in rows}
         self._look(is_first=sample is not None)
         if self._waiting:
             self.say(
@@ -217,7 +217,7 @@ class TableVerifier:
                 result.consistent += 1
             elif len(self._waiting) < _MOST_AGAIN:  # I11
                 now = self.clock()
-                self._waiting[pair.key] = _UnlikeRow(now, now)
+                self._waiting[pair.key] = Suspicion(now, now)
             else:
                 left_out += 1
         if left_out:
@@ -249,38 +249,29 @@ class TableVerifier:
         now: float,
         is_first: bool,
     ) -> bool:
-        unlike, result = self._waiting[key], self._result
-        digests = kept and kept.digest, truth and truth.digest
-        if are_alike(*digests):
+        suspicion, result, within = self._waiting[key], self._result, self.within
+        terms = Terms(now, through, within, max(ROUNDS * within, within + _PATIENCE))
+        settled = suspicion.of_row(kept, truth, terms, from_start=self.kept.from_start)
+        if settled is None:
+            return False
+        if settled.judgement is Judgement.CONSISTENT:
             result.consistent += 1
             if not is_first:
                 result.late += 1
-                result.slowest = max(result.slowest, now - unlike.first)
-            return True
-        if kept is not None and kept.incomplete and truth is not None:
+                result.slowest = max(result.slowest, now - suspicion.first)
+        elif settled.judgement is Judgement.INCOMPLETE:
             result.incomplete += 1
             result.incomplete_keys += [self.table.shown(key)] if result.incomplete <= _EXAMPLES else []
-            return True
-        state = (*digests, kept.event_id if kept else "")
-        if unlike.state != state:
-            unlike.state, unlike.since = state, now
-        elif now - unlike.since >= self.within and through >= unlike.since:
-            self._accuse(key, kept, truth, now - unlike.first)
-            return True
-        if now - unlike.first < max(_ROUNDS * self.within, self.within + _PATIENCE):
-            return False
-        moves = now - unlike.since < self.within
-        result.unknown[
-            "the row kept changing" if moves else "relay and consumer had not caught up with the source at the end"
-        ] += 1
+        elif settled.judgement is Judgement.UNKNOWN:
+            result.unknown[settled.detail] += 1
+        else:
+            self._accuse(settled.detail, key, kept, truth, now - suspicion.first)
         return True
 
-    def _accuse(self, key: ComparedKey, kept: ComparedRow | None, truth: ComparedRow | None, seconds: float) -> None:
+    def _accuse(
+        self, kind: str, key: ComparedKey, kept: ComparedRow | None, truth: ComparedRow | None, seconds: float
+    ) -> None:
         result = self._result
-        kind = "missing" if kept is None else "extra" if truth is None else "different"
-        if kind == "missing" and not self.kept.from_start:
-            result.unknown["the log has neither a change nor a snapshot of the row: it may be older than the log"] += 1
-            return
         result.wrong[kind] += 1
         if len(result.wrong_rows) < _EXAMPLES:
             columns = {}
@@ -296,19 +287,27 @@ class TableVerifier:
 
 
 class AppliedTime:
-    """How far the log or the copy (``kind``) has applied commits at the sources, by watermark and offsets.
+    """How far the consumer ``kind`` has applied commits at the sources, by watermark and offsets.
 
-    ``is_running``: whether a relay was running at the last look. Methods raise ``Unavailable``.
+    At the last look, ``is_running``: whether a relay was running; ``committed``: the offsets of the consumer's group;
+    ``waiting``: how many offsets it lacked of those that it was awaited to reach. ``apply_every``: seconds that its
+    config lets records wait. Methods raise ``Unavailable``.
     """
 
     def __init__(self, config: Config, kind: str) -> None:
         self._config = config
         self._admin = topics.connect(config)
-        self._group = GroupOffsets(config, kind, [*dict.fromkeys(map(config.topic, config.tables))])
+        topics_of = [*dict.fromkeys(map(config.topic, config.tables))]
+        if kind == "cache" and config.cache is not None:
+            topics_of = topics_of_cache(config, config.cache)
+        self._group = GroupOffsets(config, kind, topics_of)
         self._through = 0.0
         # A time, and the ends of the topics that contain everything committed before it.
         self._awaited: tuple[float, Offsets] | None = None
-        self.is_running = True
+        sections = {"log": config.log, "copy": config.copy_}
+        self.apply_every = each.apply_every if (each := sections.get(kind)) else 0.0
+        self.is_running, self.waiting = True, 0
+        self.committed: Offsets = {}
 
     def close(self) -> None:
         self._group.close()
@@ -322,12 +321,13 @@ class AppliedTime:
             published = self._published()  # before the ends are read
             self._awaited = published, self._group.locate({})[1]
         published, ends = self._awaited
-        committed = self._group.committed() or {}
-        if all(
-            max(0, committed.get(topic, {}).get(partition, 0)) >= end
+        self.committed = committed = self._group.committed() or {}
+        self.waiting = sum(
+            max(0, end - max(0, committed.get(topic, {}).get(partition, 0)))
             for topic, of_topic in ends.items()
             for partition, end in of_topic.items()
-        ):
+        )
+        if not self.waiting:
             self._through, self._awaited = max(self._through, published), None
         return self._through
 
@@ -343,7 +343,7 @@ class AppliedTime:
         return found
 
 
-def _open_shards(config: Config, entry: SourceConfig) -> list[Shard]:
+def open_shards(config: Config, entry: SourceConfig) -> list[Shard]:
     """Return the shards that have not ended, with their starts: during a reshard, old and new shards have its rows."""
     committed = committed_records(config).newest(entry.name)
     checkpoints = committed.checkpoints if committed is not None else {}

@@ -1,6 +1,6 @@
 """Vitess as a kind of source."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from relay.config import VitessConfig
@@ -11,11 +11,13 @@ from relay.vitess.source import VitessSource
 from relay.vitess.table_rows import VitessTableRows
 
 
-def _rows(entry: VitessConfig, open_shards: Callable[[], Sequence[Shard]]) -> Iterator[VitessTableRows]:
+def _rows(
+    entry: VitessConfig, open_shards: Callable[[], Sequence[Shard]], tables: Iterable[str]
+) -> Iterator[VitessTableRows]:
     with closing(VitessSource(entry)) as source:
         shards = open_shards()
         source.connect()
-        for table in entry.table_names:
+        for table in tables:
             yield VitessTableRows(source, shards, table)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from relay.observe import consumer_metrics as consumer
 from relay.observe import metrics as relay
+from relay.observe import verifier
 from relay.observe.metrics import Metric
 from tests.observe.documented import documented
 
@@ -160,6 +161,23 @@ CONSUMERS = {
         _count("Gaps noted", consumer.GAPS, "consumer"),
         _greatest("Tables set aside", "short", consumer.SET_ASIDE, "consumer"),
         _greatest("Stores that are bypassed", "short", consumer.STORE_BYPASSED, "consumer"),
+    ),
+    "Is what they keep right, as `relay verify --forever` sees it?": (
+        _greatest("Accused", "short", verifier.ACCUSED, "sink"),
+        Panel(
+            "Nines of consistency",
+            "short",
+            (verifier.NINES,),
+            ((f"min by (sink, bound) ({verifier.NINES.name}{{SELECTED}})", "{{sink}} {{bound}}"),),
+        ),
+        Panel(
+            "Share of samples that agree in time",
+            "percentunit",
+            (verifier.RATIO,),
+            ((f"min by (sink, bound) ({verifier.RATIO.name}{{SELECTED}})", "{{sink}} {{bound}}"),),
+        ),
+        _rate("Samples", "ops", verifier.SAMPLES, "sink, outcome"),
+        _greatest("Time since the last complete look", "s", verifier.BLIND, "sink"),
     ),
 }
 

@@ -12,10 +12,11 @@ import yaml
 
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.metrics import CATALOGUE
+from relay.observe.verifier import VERIFIER_CATALOGUE
 from tests.deploy import ALERT_TESTS, ALERTS, DEPLOY
 from tests.deploy.dashboards import dashboards
 
-METRICS = {metric.name: metric for metric in (*CATALOGUE, *CONSUMER_CATALOGUE)}
+METRICS = {metric.name: metric for metric in (*CATALOGUE, *CONSUMER_CATALOGUE, *VERIFIER_CATALOGUE)}
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
 ]

@@ -12,6 +12,7 @@ from relay.mysql_dialect.layout_cache import lost_rows
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.metrics import CATALOGUE, Metrics
 from relay.observe.observer import Observer
+from relay.observe.verifier import VERIFIER_CATALOGUE
 from relay.records import Shard
 from relay.source import Page, PageCounts, Unreadable
 from tests.observe.documented import Documented, documented
@@ -142,5 +143,8 @@ def test_a_metric_has_a_name_of_its_kind_and_says_what_to_do(metric: Documented)
 
 
 def test_the_readme_has_the_table_of_the_catalogue() -> None:
-    catalogue = [(each.name, ", ".join(each.labels), each.help) for each in (*CATALOGUE, *CONSUMER_CATALOGUE)]
+    catalogue = [
+        (each.name, ", ".join(each.labels), each.help)
+        for each in (*CATALOGUE, *CONSUMER_CATALOGUE, *VERIFIER_CATALOGUE)
+    ]
     assert [(row.name, row.labels, row.help) for row in documented()] == catalogue

@@ -82,8 +82,14 @@ def file(live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_bundle_has_what_is_known_and_no_secret(file: Path, live: int, tmp_path: Path) -> None:
+def test_a_bundle_has_what_is_known_and_no_secret(
+    file: Path, live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All services are down, but the relay's port answers."""
+    state = tmp_path / "state"
+    (state / "shop").mkdir(parents=True)
+    (state / "shop" / "verify-copy.json").write_text('[{"key": {"id": "7"}, "reason": "hunter-01"}]')
+    monkeypatch.setenv("RELAY_STATE", str(state))
     log = tmp_path / "relay.log"
     planted = [f"hunter-{number:02}" for number in range(1, 12) if number not in (3, 5)]
     planted += ["hunter-03%2F", "hunter-03/", 'hunter-05"', 'hunter-05\\"']
@@ -111,6 +117,7 @@ def test_a_bundle_has_what_is_known_and_no_secret(file: Path, live: int, tmp_pat
     assert not asked["log file:///proc/version/log"]
     assert parts["status.json"].startswith("not available: no Kafka broker answers at ")
     assert parts["metrics.txt"].startswith("/metrics ")
+    assert json.loads(parts["verify-copy.json"]) == [{"key": {"id": "7"}, "reason": "***"}]
     assert parts["log.txt"].endswith("the end")
     assert len(parts["log.txt"]) <= 1_000_000
 

@@ -12,11 +12,11 @@ import pytest
 
 from relay.change import Uncarriable
 from relay.errors import RelayError
-from relay.operations import verify_tables
+from relay.operations import suspicion, verify_tables
 from relay.operations.compared_rows import ComparedRow, ComparedTable, digest_pairs
 from relay.operations.verify_tables import TableVerification, TableVerifier, verify_table
 from relay.table import Column, KeyColumn, TableSchema
-from spark_consumers.kept_rows import KeptRow
+from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.records import Layout
 from tests.clock import Clock
 
@@ -72,7 +72,7 @@ class Truth:
 
 
 @dataclass
-class Kept:
+class Kept(KeptRows):
     world: World
     where: str = "somewhere"
 
@@ -99,6 +99,12 @@ class Kept:
 @dataclass
 class Applied:
     world: World
+    is_running: bool = True
+    apply_every: float = 0.0
+    waiting: int = 0
+    committed: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def close(self) -> None: ...
 
     def through(self) -> float:
         return self.world.through(self.world.clock())
@@ -180,7 +186,7 @@ def test_a_row_that_changes_from_look_to_look_is_unknown(world: World) -> None:
         world.truth[1] = str(now)
 
     world.step = step
-    assert dict(world.verify().unknown) == {"the row kept changing": 1}
+    assert dict(world.verify().unknown) == {suspicion.CHANGING: 1}
 
 
 def test_a_row_that_alternates_between_two_values_is_not_accused_for_the_copy_of_one(world: World) -> None:

@@ -67,6 +67,39 @@ with spark() as session:
     log.write.format("delta").mode("overwrite").save("FOLDER/log")
 """
 
+WATCHED = """
+import json, sys
+from pathlib import Path
+from relay.config import load
+from relay.engine.kinds import kind_of
+from relay.observe.verifier import VerifierObserver
+from relay.operations import verify_forever
+from spark_consumers.kept_rows import kept_rows
+from tests.clock import Clock
+from tests.operations.watched_orders import Progress
+
+config = load(Path("FOLDER/relay.yaml"))
+(entry,) = config.sources
+clock, progress, told = Clock(), Progress(), []
+event_id = sys.argv[1]
+for kind in ("copy", "log"):
+    with kept_rows(config, kind) as kept:
+        sink = verify_forever.WatchedTables(
+            kind, progress, VerifierObserver("shop", [kind]), told.append, clock,
+            sources={entry.name: lambda tables: kind_of(entry).rows(entry, list, tables)},
+            tables={table: entry.name for table in entry.table_names}, kept=kept,
+        )
+        sink.look(50)
+        event = {"event_id": event_id, "committed_at": 0.0, "topic": "t", "partition": 0, "offset": 0, "what": "UPDATE"}
+        sink.watch([((entry.table_names[0], ("ada", "5")), event)])
+        for _ in range(3):
+            progress.time = clock.now
+            reason = sink.look(50)
+            assert reason is None, reason
+            clock.now += 601
+print(json.dumps([[each.sink, each.kind, each.key["number"]] for each in told]))
+"""
+
 
 def test_planted_differences_are_found_in_a_copy_and_a_log_in_delta(
     dynamodb: Any, kafka: Any, unique: str, tmp_path: Path, spark_of_delta: SparkProcess
@@ -122,6 +155,15 @@ def test_planted_differences_are_found_in_a_copy_and_a_log_in_delta(
     counts = {kind: of_kind(table, kind, "number") for kind in ("missing", "extra", "different")}
     assert counts == {"missing": ["6"], "extra": ["77"], "different": ["7"]}
     assert (table["duplicates"], [json.loads(each["key"])["number"] for each in table["duplicated"]]) == (1, ["5"])
+    script = WATCHED.replace("FOLDER", str(tmp_path))
+    told = json.loads(spark_of_delta.run(script, table["duplicated"][0]["event_id"]).splitlines()[-1])
+    assert sorted(map(tuple, told)) == [
+        ("copy", "different", "2"),
+        ("copy", "extra", "77"),
+        ("log", "different", "7"),
+        ("log", "doubled change", "5"),
+        ("log", "extra", "77"),
+    ]
     shown = (tmp_path / "log-4-0.log").read_text()
     assert f"relay: error: the log of {unique}: 1 missing, 1 extra, 1 different, 1 duplicated, of 10 rows" in shown
 

@@ -1,0 +1,295 @@
+"""``relay verify --forever``: samples what the sinks keep beside the running system, and accuses what stays wrong.
+
+A round takes 15 s. In it, the changes of the topics pass; keys of some become samples, as do random keys of the sinks
+and keys whose changes have passed before.
+"""
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
+
+from relay.cache import entry_key, open_store
+from relay.cache.keys import CacheRules, ReducedChange, cache_keys
+from relay.cache.store import SampledStore
+from relay.change import Operation
+from relay.config import Config
+from relay.engine.kinds import kind_of
+from relay.errors import ConfigError, RelayError
+from relay.kafka.changes import ReceivedChange, Reception
+from relay.observe.verifier import Accusation, VerifierObserver
+from relay.operations.compared_rows import ComparedRow, ComparedTable
+from relay.operations.expected_values import Comparison, ServedValue, truth
+from relay.operations.samples import PICKED, Key, Samples
+from relay.operations.verify_cache import served_values
+from relay.operations.verify_tables import AppliedTime, open_shards
+from relay.source import SourceRows
+from spark_consumers.kept_rows import OpenKeptRows, kept_rows
+
+ROUND = 15.0
+"""Seconds of a round."""
+
+_CHANGES = 20_000  # changes that pass in a round; then the verifier skips to the newest ones
+_OPENED = 50  # tables that a round opens only to know their keys
+_FAILURES = 3  # tables of a source that a round fails to open until it leaves the source alone
+
+OpenTables = Callable[[Collection[str]], Iterator[SourceRows]]
+"""Opens tables of a source, one after another."""
+
+
+class WatchedTables(Samples):
+    """The copy or the log. ``sources``: opens the tables of each source; ``tables``: the source of each table."""
+
+    def __init__(
+        self, *arguments: Any, sources: Mapping[str, OpenTables], tables: Mapping[str, str], kept: OpenKeptRows
+    ) -> None:
+        super().__init__(*arguments)
+        self._sources, self._source_of, self._open_kept = sources, tables, kept
+        self._known: dict[str, ComparedTable] = {}
+        self._to_pick: deque[str] = deque(random.sample(sorted(tables), len(tables)))
+        self._picks = 0
+
+    def keys_of(self, change: ReceivedChange) -> Iterator[Key]:
+        table = self._known.get(change.table)
+        if table is not None and change.key is not None and {each.name for each in table.key} <= change.key.keys():
+            yield change.table, table.key_of(change.key)
+
+    def pick(self, count: int) -> Sequence[Key]:
+        self._to_pick.rotate()  # one table each time, since that reads all its rows
+        self._picks = count
+        return ()
+
+    def shown(self, key: Key) -> Mapping[str, str]:
+        return self._known[key[0]].shown(key[1]) if key[0] else {}
+
+    def look_at(self, keys: Collection[Key]) -> None:
+        by_table: dict[str, list[tuple[str, ...]]] = {}
+        for table, key in keys:
+            by_table.setdefault(table, []).append(key)
+        picked, self._picks = self._to_pick[0] if self._picks else "", 0
+        for table in [picked] * bool(picked) + list(islice(self._source_of.keys() - self._known.keys(), _OPENED)):
+            by_table.setdefault(table, [])
+        failed = list[str]()
+        for source, open_tables in self._sources.items():
+            left = [table for table in by_table if self._source_of.get(table) == source]
+            random.shuffle(left)
+            for _ in range(_FAILURES):
+                try:
+                    for rows in open_tables([*left]) if left else ():
+                        with closing(rows):
+                            self._look_at_table(rows, by_table[left[0]], is_picked=left[0] == picked)
+                        del left[0]
+                    break
+                except RelayError as error:  # I12
+                    failed.append(str(error))
+                    del left[0]
+        if failed:
+            raise RelayError("; ".join(failed))
+
+    def _look_at_table(self, rows: SourceRows, keys: Sequence[tuple[str, ...]], *, is_picked: bool) -> None:
+        table = ComparedTable(rows.schema)
+        self._known[table.table] = table
+        opened = self._open_kept(table.layout, table.wanted) if keys or is_picked else None
+        if opened is None:
+            return
+        if is_picked:
+            found = [table.of_kept(row).key for row in opened.some(PICKED)]
+            self.watch(((table.table, key), None) for key in found)
+        for key in [key for key in keys if len(key) != len(table.key)]:
+            keys = [each for each in keys if each != key]
+            del self.watched[table.table, key]  # of a key before an ALTER
+        if not keys:
+            return
+        kept = {row.key: row for row in map(table.of_kept, opened.of(keys))}
+        truth = {row.key: row for row in (table.of_source(*row) for row in rows.of(keys))}
+        self.have_looked()
+        changes = [each for key in keys for each in self.watched[table.table, key].changes()]
+        oldest = min((each["committed_at"] for each in changes), default=0.0)
+        counts = opened.counted([each["event_id"] for each in changes], oldest) if changes else None
+        for key in keys:
+            stored, true, watched = kept.get(key), truth.get(key), self.watched[table.table, key]
+            settled = watched.suspicion.of_row(stored, true, self.terms, from_start=opened.from_start)
+            for event_id in (each["event_id"] for each in watched.changes() if counts is not None):
+                if counts is not None and (count := counts.get(event_id, 0)) != 1:  # I7
+                    kind = "doubled" if count else "lost"
+                    settled = watched.suspicion.of_difference(f"{kind} change", (event_id, count), self.terms)
+                    break
+            columns: list[str] = []
+            if stored and true and stored.values is not None and true.values is not None:
+                columns = [*table.differences(stored.values, true.values)]
+            self.settle((table.table, key), settled, _seen_rows(stored, true), columns)
+
+
+def _seen_rows(kept: ComparedRow | None, truth: ComparedRow | None) -> dict[str, Any]:
+    return {
+        "what": "look",
+        "kept": None if kept is None else {"event_id": kept.event_id, "digest": kept.digest[:8]},
+        "source": None if truth is None else {"digest": truth.digest[:8]},
+    }
+
+
+class ExpectedValues(Protocol):
+    """Compares cached values, by key, with what their rows make, as `LoadersTruth` does."""
+
+    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]: ...
+
+
+class WatchedCache(Samples):
+    """The cache. ``truth``: makes the values that it should serve. ``rules``: its keys."""
+
+    def __init__(
+        self, *arguments: Any, store: SampledStore, namespace: str, truth: ExpectedValues, rules: CacheRules
+    ) -> None:
+        super().__init__(*arguments)
+        self._store, self._namespace, self._truth, self._rules = store, namespace, truth, rules
+
+    def keys_of(self, change: ReceivedChange) -> list[Key]:
+        if change.key is None or change.operation is Operation.TRUNCATE:
+            return []
+        reduced = ReducedChange(
+            change.operation, change.source, change.table, change.key, change.old, change.new, change.token
+        )
+        try:
+            return [("", (key,)) for key in cache_keys(reduced, self._rules.of_table(change.table))]
+        except ValueError:  # the consumer invalidates the whole namespace
+            return []
+
+    def pick(self, count: int) -> list[Key]:
+        prefix = entry_key(self._namespace, "")
+        return [("", (name.removeprefix(prefix),)) for name in self._store.sample(prefix, count)]
+
+    def shown(self, key: Key) -> Mapping[str, str]:
+        return {"key": key[1][0]} if key[1] else {}
+
+    def look_at(self, keys: Collection[Key]) -> None:
+        wanted = [key for _, (key,) in keys]
+        served = served_values(self._store, self._namespace, wanted, self.clock()) if wanted else {}
+        compared = self._truth.compare(served) if served else {}
+        self.have_looked()
+        for key in wanted:
+            value, found, suspicion = served.get(key), compared.get(key), self.watched["", (key,)].suspicion
+            if found is not None and found.misplaced:
+                settled = suspicion.of_difference("misplaced", "misplaced", self.terms)
+            else:
+                settled = suspicion.of_value(value, found, self.terms)
+            self.settle(("", (key,)), settled, _seen_value(value, found is not None and found.is_same))
+
+
+def _seen_value(served: ServedValue | None, is_same: bool) -> dict[str, Any]:
+    if served is None:
+        return {"what": "look", "served": None}
+    tokens = {shard: token and token.to_json() for shard, token in served.tokens.items()}
+    return {"what": "look", "served": {"tokens": tokens, "is_as_source": is_same}}
+
+
+class PassingChanges(Protocol):
+    """The changes of the topics from now on. ``poll`` returns the next, or None if none comes within ``seconds``."""
+
+    def close(self) -> None: ...
+
+    def poll(self, seconds: float) -> ReceivedChange | None: ...
+
+
+class ForeverVerifier:
+    """Looks at ``sinks`` in rounds. ``rate``: rows that it reads a second, on average, over all sinks.
+
+    ``open_changes``: opens the topics at their ends. ``say``: receives why a sink cannot be looked at.
+    """
+
+    def __init__(
+        self,
+        sinks: Sequence[Samples],
+        open_changes: Callable[[], PassingChanges],
+        observer: VerifierObserver,
+        *,
+        rate: float,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._sinks, self._open_changes, self._observer, self._rate = sinks, open_changes, observer, rate
+        self._say, self._clock, self._sleep = say, clock, sleep
+        self._changes: PassingChanges | None = None
+
+    def round(self) -> None:
+        unread = self._let_pass(self._clock() + ROUND)
+        most = max(1, int(self._rate * ROUND / len(self._sinks)))
+        for sink in self._sinks:
+            reason = sink.look(most) or unread
+            if self._observer.look(sink.name, reason):
+                self._say(
+                    f"{sink.name} cannot be looked at: {reason}" if reason else f"{sink.name} can be looked at again"
+                )
+
+    def close(self) -> None:
+        if self._changes is not None:
+            self._changes.close()
+            self._changes = None
+
+    def _let_pass(self, until: float) -> str | None:
+        """Take the changes that come until then, and return why they could not be read."""
+        passed, reason = 0, None
+        while (left := until - self._clock()) > 0:
+            change = None
+            try:
+                if self._changes is None:
+                    self._changes = self._open_changes()
+                change = self._changes.poll(min(left, 0.5))
+            except RelayError as error:
+                reason = str(error)
+            passed += change is not None
+            if reason or passed >= _CHANGES:
+                self.close()
+                self._sleep(left)
+            elif change is not None:
+                for sink in self._sinks:
+                    sink.pass_by(change)
+        return reason
+
+
+@contextmanager
+def open_verifier(
+    config: Config,
+    kinds: Sequence[str],
+    observer: VerifierObserver,
+    *,
+    rate: float,
+    loaders: Sequence[str],
+    tell: Callable[[Accusation], None],
+    say: Callable[[str], None],
+) -> Iterator[ForeverVerifier]:
+    """Yield the verifier of the ``kinds`` of sinks of the config. For the rest, see `ForeverVerifier` and `Samples`.
+
+    Raises ``ConfigError`` for a sink that the config lacks, and ``Unavailable``.
+    """
+    with ExitStack() as stack:
+        sinks = list[Samples]()
+        for kind in kinds:
+            applied = stack.enter_context(closing(AppliedTime(config, kind)))
+            common = kind, applied, observer, tell
+            if kind == "cache":
+                if (cache := config.cache) is None:
+                    raise ConfigError("the config has no `cache:` section: add one to verify the cache")
+                values = stack.enter_context(closing(truth(config, loaders)))
+                store = stack.enter_context(closing(open_store(cache.url)))
+                rules = CacheRules(cache, config.sources)
+                sinks.append(WatchedCache(*common, store=store, namespace=cache.namespace, truth=values, rules=rules))
+            else:
+                kept = stack.enter_context(kept_rows(config, kind))
+                sources = {
+                    entry.name: partial(kind_of(entry).rows, entry, partial(open_shards, config, entry))
+                    for entry in config.sources
+                }
+                tables = {table: entry.name for table, entry in config.tables.items()}
+                sinks.append(WatchedTables(*common, sources=sources, tables=tables, kept=kept))
+
+        def changes() -> Reception:
+            return Reception(
+                config, start="latest", on_gap=lambda gap: None, on_undecodable=lambda message, error: None
+            )
+
+        yield stack.enter_context(closing(ForeverVerifier(sinks, changes, observer, rate=rate, say=say)))
