@@ -1,12 +1,9 @@
-"""The change log: each change appended once to one Delta table, to be read with plain SQL.
+"""The change log: each change appended once to one table, to be read with plain SQL.
 
 The topic has each change once, so a batch is appended as it is. If a batch comes again, offsets distinguish known
 changes from new ones; otherwise times do: only changes that are not newer than the newest in the log are looked up.
-
-Users query the columns, which ``deploy/docs/reference/tables.md`` lists: add new ones at the end.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,59 +16,24 @@ from pyspark.sql import functions as F
 
 from relay.change import REDRIVEN, Images
 from relay.config import Config, LogConfig
-from relay.errors import Unavailable
 from relay.kafka.group_offsets import topic_ids
 from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.topics import connect
 from relay.keyrange import KeyRange
 from spark_consumers.applied_notes import AppliedNotes
 from spark_consumers.gaps import LostChanges
-from spark_consumers.locations import spark_path
 from spark_consumers.log_contents import LogContents, Range
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.records import DecodeStatus
 from spark_consumers.sinks import delta
-from spark_consumers.sinks.delta_target import DeltaPlace
-from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
+from spark_consumers.sinks.log_table import COLUMNS, GAP_COLUMNS, LogTable
+from spark_consumers.sinks.log_target import log_target
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
-_COLUMNS = {
-    # Columns for filters come first: Delta keeps their minima and maxima, which takes time.
-    "day": "DATE",
-    "source": "STRING",
-    "table": "STRING",
-    "committed_at": "TIMESTAMP",
-    "event_id": "STRING",
-    "operation": "STRING",
-    "key": "STRING",
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "token_timestamp": "BIGINT",
-    "token_shard": "STRING",
-    "token_position": "STRING",
-    "token": "STRING",
-    "transaction_id": "STRING",
-    "transaction_order": "INT",
-    "transaction_last": "BOOLEAN",
-    "snapshot_id": "STRING",
-    "snapshot_as_of": "BIGINT",
-    "images": "STRING",
-    "relayed_at": "TIMESTAMP",
-    "resume_timestamp": "BIGINT",
-    "keyspace_id": "BINARY",
-    "attributes": "MAP<STRING, STRING>",
-    "old": "STRING",
-    "new": "STRING",
-}
-_PARTITIONED_BY = ("table", "day")
 _PLACE = ("topic", "partition", "offset")
-_ALL_DIFFERENT = ("event_id", "token_position", "token", "old", "new")
-_LAST_WITH_BOUNDS = "token_timestamp"
 
 # How far the clock of a change's copy may lag behind the change's own: a reshard's target has a separate clock.
 _SLACK = 300 * 1_000_000  # microseconds
-_COMMITS = (3, 50)  # steps for finding the last append, one after another; optimise, vacuum or delete may come after it
 _FILES = 2  # files of one append, for each table and day
 _ROWS_OF_A_FILE = 5_000  # rows up to which an append uses one task
 
@@ -80,43 +42,42 @@ def log_consumer(config: Config, log: LogConfig, keyrange: str | None = None) ->
     """Return the consumer of the log at ``log.path``. A key range's has its own folder, checkpoint and group (I1)."""
     topics = sorted({*map(config.topic, config.tables)})
     wanted = None if keyrange is None else key_range(config, topics, keyrange, asked_as="--keyrange")
-    name, path = ("log", log.path) if wanted is None else (f"log.{wanted}", f"{log.path.rstrip('/')}.{wanted}")
-    schedule = Schedule(log.maintain_every, log.keep_versions)
+    target = log_target(config, log, "" if wanted is None else str(wanted))
     ids = cache(lambda: topic_ids(connect(config), config, topics))
-    rule = ChangeLog(spark_path(path), ids, schedule, wanted)
     return TableConsumer(
-        name,
+        "log" if wanted is None else f"log.{wanted}",
         config,
-        rule,
-        notes=AppliedNotes({"": topics}, ids, DeltaPlace(path).change_note),
+        ChangeLog(target.open(writes=True), ids, wanted),
+        notes=AppliedNotes({"": topics}, ids, target.change_note),
         at_most=50_000,
         apply_every=log.apply_every,
-        delta_at=path,
+        delta_at=target.location,
     )
 
 
 class ChangeLog:
-    """The Delta table at ``path``. ``topics``: returns the topics' ids. ``keyrange``: of its changes, if not all."""
+    """The log in ``table``. ``topics``: returns the topics' ids. ``keyrange``: of its changes, if not all."""
 
     def __init__(
-        self, path: str, topics: Callable[[], Mapping[str, str]], schedule: Schedule, keyrange: KeyRange | None = None
+        self, table: LogTable, topics: Callable[[], Mapping[str, str]], keyrange: KeyRange | None = None
     ) -> None:
-        self._path = path
+        self._table = table
         self._keyrange = keyrange
-        self._upkeep = TableUpkeep(delta.table(path), schedule)
         self._topics = topics
         # None until it is read from the table, and again once another writer has appended.
         self._contents: LogContents | None = None
 
     def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
         """Write gaps, each once, to the table beside the log, which then exists."""
-        _create(session, self._path, self._upkeep.properties(time.time()))
-        table = delta.table(f"{self._path.rstrip('/')}_gaps")
-        columns = "id STRING, source STRING, reason STRING, found_at TIMESTAMP, record STRING"
-        session.sql(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) USING DELTA")
+        self._table.create_gaps(session)
         rows = [(gap.id, gap.source, gap.reason, datetime.fromtimestamp(gap.found_at, UTC), gap.record) for gap in gaps]
-        session.createDataFrame(rows, columns).dropDuplicates(["id"]).createOrReplaceTempView("relay_gaps")
-        delta.merge(session, f"MERGE INTO {table} t USING relay_gaps s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *")
+        session.createDataFrame(rows, GAP_COLUMNS).dropDuplicates(["id"]).createOrReplaceTempView("relay_gaps")
+        # I9: the update is of no row. It keeps the statement from being an append, which Iceberg does not check.
+        self._table.merge(
+            session,
+            f"MERGE INTO {self._table.gaps} t USING relay_gaps s ON t.id = s.id "
+            "WHEN MATCHED AND t.source <> s.source THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+        )
 
     def plan(self, given: TableBatch) -> BatchPlan:
         if self._keyrange is not None:
@@ -157,14 +118,14 @@ class ChangeLog:
             changes = (
                 given.records.where(F.col("status") == DecodeStatus.CHANGE)
                 .withColumn("day", delta.utc_day(F.col("committed_at")))
-                .selectExpr(*map(delta.quoted, _COLUMNS))
+                .selectExpr(*map(delta.quoted, COLUMNS))
             )
             newest = {_name(group): group["last"] for group in groups}
             applied = self._append(changes, groups, contents, contents.after(given.begin, given.end, newest), given)
             redriven = [group for group in groups if group["redriven"]]
             if redriven:
                 applied += self._complete_stubs(changes, redriven)
-            self._upkeep.run(given.records.sparkSession)
+            self._table.upkeep.run(given.records.sparkSession)
         return {"applied": applied, "ignored": rows - applied}
 
     def _append(
@@ -180,10 +141,11 @@ class ChangeLog:
         self._contents = None  # read it again if the append fails
         try:
             if applied:
-                self._commit(changes.coalesce(1 if applied <= _ROWS_OF_A_FILE else _FILES), after)
+                self._table.append(changes.coalesce(1 if applied <= _ROWS_OF_A_FILE else _FILES), after)
         finally:
             changes.unpersist()
-        self._contents = after
+        # I7: a version that was not appended may be another consumer's next one.
+        self._contents = after if applied else replace(after, version=contents.version)
         return applied
 
     def _lacking(
@@ -193,28 +155,14 @@ class ChangeLog:
         if present:
             changes = changes.where(~reduce(or_, map(_within, present)))
         # If both a stub and the complete change come, use the stub: it has the place among the others.
-        first = F.min_by(F.struct(*map(delta.quoted, _COLUMNS)), "offset")
+        first = F.min_by(F.struct(*map(delta.quoted, COLUMNS)), "offset")
         changes = changes.groupBy("event_id").agg(first.alias("first")).select("first.*")
         if suspect:
             # Each copy of a change is at least as new as the change was where it was first committed. The conditions on
             # table, day and time only save Spark from reading the rest of the log.
-            stored = changes.sparkSession.sql(f"SELECT event_id FROM {delta.table(self._path)} WHERE {_since(suspect)}")
-            changes = changes.join(stored, "event_id", "left_anti").selectExpr(*map(delta.quoted, _COLUMNS))
+            stored = changes.sparkSession.sql(f"SELECT event_id FROM {self._table.name} WHERE {_since(suspect)}")
+            changes = changes.join(stored, "event_id", "left_anti").selectExpr(*map(delta.quoted, COLUMNS))
         return changes
-
-    def _commit(self, changes: DataFrame, after: LogContents) -> None:
-        """Append in one commit, which records the new contents. Raises ``Unavailable`` if another writer was faster.
-
-        Delta skips a transaction with an earlier version, and fails one that runs beside another of its application. A
-        skipped transaction leaves no table version in the session, and each query has its own session.
-        """
-        session = changes.sparkSession
-        session.conf.unset(_COMMITTED)
-        changes.write.format("delta").mode("append").options(
-            txnAppId=_APPLICATION, txnVersion=str(after.version), userMetadata=after.to_json()
-        ).save(self._path)
-        if session.conf.get(_COMMITTED, None) is None:
-            raise Unavailable(f"another consumer is appending to the change log at {self._path}: stop it")
 
     def _complete_stubs(self, changes: DataFrame, groups: Sequence[Row]) -> int:
         """Replace stubs by the complete changes, which have the same times and stay in the stubs' places."""
@@ -222,53 +170,29 @@ class ChangeLog:
             "relay_batch"
         )
         updates = ", ".join(
-            f"t.{name} = s.{name}" for name in map(delta.quoted, [each for each in _COLUMNS if each not in _PLACE])
+            f"t.{name} = s.{name}" for name in map(delta.quoted, [each for each in COLUMNS if each not in _PLACE])
         )
-        return delta.merge(
+        return self._table.merge(
             changes.sparkSession,
-            f"""MERGE INTO {delta.table(self._path)} t USING relay_batch s
+            f"""MERGE INTO {self._table.name} t USING relay_batch s
             ON t.event_id = s.event_id AND {_since(groups, "t.")}
             WHEN MATCHED AND t.images = {delta.literal(Images.OMITTED)} THEN UPDATE SET {updates}""",
-        ).rows
+        )
 
     def _read_contents(self, session: SparkSession) -> LogContents:
         """Create the table if it is missing, and return its contents."""
-        _create(session, self._path, self._upkeep.properties(time.time()))
-        contents = _last_append(session, self._path)
+        self._table.create(session)
+        contents = self._table.last_append(session)
         if contents is None:
-            # I7: another writer to the same table appends with the same version. The version is read before the newest
-            # changes: anything appended in between is then among them.
-            version = _time_of_last_commit(session, self._path)
+            # The version is read before the newest changes: anything appended in between is then among them.
+            version = self._table.first_version(session)
             newest = session.sql(
-                f"SELECT source, `table`, max(unix_micros(committed_at)) AS last FROM {delta.table(self._path)} "
+                f"SELECT source, `table`, max(unix_micros(committed_at)) AS last FROM {self._table.name} "
                 "GROUP BY source, `table`"
             ).collect()
             contents = LogContents(version, newest={_name(row): row["last"] for row in newest})
         contents.keep_only(self._topics())
         return contents
-
-
-_APPLICATION = "relay.log"
-_COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
-
-
-def _last_append(session: SparkSession, path: str) -> LogContents | None:
-    """Return the contents that the last append recorded, or None if that is no longer known."""
-    for number in _COMMITS:
-        for commit in session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT {number}").collect():
-            if commit["operation"] == "RESTORE":
-                return None
-            contents = LogContents.from_json(commit["userMetadata"])
-            if contents is not None:
-                return contents
-    return None
-
-
-def _time_of_last_commit(session: SparkSession, path: str) -> int:
-    """Return the time in milliseconds. No earlier append has a greater version: each added one to such a time."""
-    history = session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT 1")
-    milliseconds: int = history.select(F.unix_millis("timestamp")).collect()[0][0]
-    return milliseconds
 
 
 def _since(groups: Sequence[Row], prefix: str = "") -> str:
@@ -298,19 +222,3 @@ def _within_range(records: DataFrame, keyrange: KeyRange) -> DataFrame:
 
 def _name(group: Row) -> str:
     return f"{group['source']}/{group['table']}"
-
-
-def _create(session: SparkSession, path: str, upkeep: Mapping[str, str]) -> None:
-    columns = ", ".join(f"{delta.quoted(name)} {kind}" for name, kind in _COLUMNS.items())
-    written = [name for name in _COLUMNS if name not in _PARTITIONED_BY]
-    properties = {
-        "delta.checkpointInterval": "50",
-        "delta.dataSkippingNumIndexedCols": str(written.index(_LAST_WITH_BOUNDS) + 1),
-        **delta.without_dictionaries(_ALL_DIFFERENT),
-        **upkeep,
-    }
-    session.sql(
-        f"CREATE TABLE IF NOT EXISTS {delta.table(path)} ({columns}) USING DELTA "
-        f"PARTITIONED BY ({', '.join(map(delta.quoted, _PARTITIONED_BY))}) "
-        f"TBLPROPERTIES ({delta.assigned(properties)})"
-    )

@@ -82,8 +82,8 @@ def kept_rows(config: Config, kind: str) -> Iterator[OpenKeptRows]:
             yield opened
         return
     from spark_consumers.log_rows import LoggedRows
-    from spark_consumers.session import another_session, delta_session, without_iceberg
+    from spark_consumers.session import another_session, delta_session
 
-    with delta_session(without_iceberg(config.spark)) as session:
+    with delta_session(config.spark, functions=True) as session:
         # In a separate session, because of the views.
         yield partial(LoggedRows, another_session(session, delta=True), config)

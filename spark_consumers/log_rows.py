@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 
 from relay.config import Config
 from spark_consumers.kept_rows import KeptRow, KeptRows
-from spark_consumers.locations import spark_path
 from spark_consumers.log_sql import log_views
 from spark_consumers.records import Layout
 from spark_consumers.sinks import delta
+from spark_consumers.sinks.log_target import log_target
 
 _EXAMPLES = 20
 _ITEM = "to_json(from_json(key, 'map<string,string>'))"
@@ -31,11 +31,11 @@ class LoggedRows(KeptRows):
         log_views(session, config)
         self.where = config.log.path
         self._session = session
-        self._path = delta.table(spark_path(config.log.path))
+        self._log = log_target(config, config.log).open().name
         self._layout = layout
         self._wanted = wanted
         self._of_table = f"source = {delta.literal(layout.source)} AND `table` = {delta.literal(layout.table)}"
-        marks = f"SELECT 1 FROM {self._path} WHERE {self._of_table} AND attributes['snapshot'] = 'end'"
+        marks = f"SELECT 1 FROM {self._log} WHERE {self._of_table} AND attributes['snapshot'] = 'end'"
         self.from_start = bool(session.sql(f"{marks} LIMIT 1").collect())
 
     def all(self) -> Iterator[KeptRow]:
@@ -61,7 +61,7 @@ class LoggedRows(KeptRows):
 
     def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
         found = self._session.sql(
-            f"SELECT event_id, any_value(key) AS key, count(*) OVER () AS number FROM {self._path} "
+            f"SELECT event_id, any_value(key) AS key, count(*) OVER () AS number FROM {self._log} "
             f"WHERE {self._of_table} GROUP BY event_id HAVING count(*) > 1 ORDER BY event_id LIMIT {_EXAMPLES}"
         ).collect()
         return (found[0]["number"] if found else 0), [(row["event_id"], row["key"] or "null") for row in found]
@@ -71,13 +71,13 @@ class LoggedRows(KeptRows):
         names.createOrReplaceTempView("relay_events")
         day = datetime.fromtimestamp(since, UTC).date()
         found = self._session.sql(
-            f"SELECT event_id, count(*) AS number FROM {self._path} WHERE {self._of_table} AND day >= DATE'{day}' "
+            f"SELECT event_id, count(*) AS number FROM {self._log} WHERE {self._of_table} AND day >= DATE'{day}' "
             "AND event_id IN (SELECT event_id FROM relay_events) GROUP BY event_id"
         ).collect()
         return {row["event_id"]: row["number"] for row in found}
 
     def _rows(self, where: str) -> str:
-        return f"SELECT * FROM {self._path} WHERE {self._of_table} AND {where}"
+        return f"SELECT * FROM {self._log} WHERE {self._of_table} AND {where}"
 
     def _look_into_all(self) -> None:
         self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW relay_log AS {self._rows('true')}")

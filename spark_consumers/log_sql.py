@@ -7,12 +7,12 @@ from pyspark.sql import SparkSession
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
-from spark_consumers.locations import spark_path
 from spark_consumers.log_script import script
 from spark_consumers.session import ICEBERG_EXTENSION, refuse_unsupported
-from spark_consumers.sinks import delta
+from spark_consumers.sinks.log_target import log_target
 
 _VIEW = "relay_log"
+_ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
@@ -27,9 +27,9 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
     if config.log is None:
         raise ConfigError("the config has no `log:` section, so there is no log to query: add one")
     refuse_unsupported(spark)
-    path = spark_path(config.log.path)
-    delta.refuse_replaced(spark, [path])
-    statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {delta.table(path)}"]
+    log = log_target(config, config.log).open()
+    log.refuse_unreadable(spark)
+    statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {log.name}"]
     statements += filter(None, map(str.strip, _COMMENT.sub("", script("spark")).split(";")))
     current = spark.catalog.currentDatabase()
     if schema is not None:
@@ -39,7 +39,7 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
         for statement in statements:
             spark.sql(statement)
     except AnalysisException as error:
-        if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"):
+        if error.getCondition() in _ABSENT:
             raise Unavailable(f"there is no log at {config.log.path} yet: run `relay consume log` first") from error
         raise
     except UnsupportedOperationException as error:

@@ -105,11 +105,18 @@ _DELTA_SQL = {
 
 
 def open_session(
-    name: str, *, delta: bool, spark: SparkConfig | None = None, keep_open: Sequence[int] = (), memory: str = "1g"
+    name: str,
+    *,
+    delta: bool,
+    spark: SparkConfig | None = None,
+    functions: bool = False,
+    keep_open: Sequence[int] = (),
+    memory: str = "1g",
 ) -> SparkSession:
     """Return a session called ``name`` that can read Kafka and Avro, and Delta if ``delta``.
 
-    ``spark``: the config of where it runs, by default on this machine. ``keep_open``: file descriptors that a new JVM
+    ``spark``: the config of where it runs, by default on this machine. ``functions``: whether a new one can have the
+    functions of the log, and so only reads what is in Iceberg. ``keep_open``: file descriptors that a new JVM
     keeps open until it ends. ``memory``: how large the driver's heap may be, as Java takes it. Raises ``Unavailable``
     if Java, PySpark or a jar is missing, or the working folder is read-only; ``ConfigError`` if the session that exists
     lacks Delta, or contradicts ``spark``.
@@ -120,7 +127,7 @@ def open_session(
         refuse_contradiction(existing, settings)
         session = another_session(existing, delta=delta)
     else:
-        session = _start(name, delta, settings, keep_open, memory)
+        session = _start(name, delta, settings, functions, keep_open, memory)
         _configure(session, delta)
     refuse_lack_of_delta(session, delta)
     return session
@@ -207,9 +214,9 @@ def close_session(session: SparkSession) -> None:
 
 
 @contextmanager
-def delta_session(spark: SparkConfig) -> Iterator[SparkSession]:
-    """Open a session that can read Delta, and close it. Raises as ``open_session`` does."""
-    session = open_session("relay", delta=True, spark=spark)
+def delta_session(spark: SparkConfig, *, functions: bool = False) -> Iterator[SparkSession]:
+    """Open a session that can read Delta, and close it. ``functions``, errors: those of ``open_session``."""
+    session = open_session("relay", delta=True, spark=spark, functions=functions)
     try:
         yield session
     finally:
@@ -241,7 +248,9 @@ def refuse_unsupported(session: object) -> None:
     connectors_of(session.version)
 
 
-def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int], memory: str) -> SparkSession:
+def _start(
+    name: str, delta: bool, spark: SparkConfig, functions: bool, keep_open: Sequence[int], memory: str
+) -> SparkSession:
     java = find_java()
     if "SPARK_REMOTE" in os.environ:
         raise ConfigError(f"SPARK_REMOTE names a server of Spark Connect, {_NO_CONNECT}; and unset it")
@@ -257,7 +266,7 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
     if "spark.pyspark.python" in spark.conf:
         os.environ["PYSPARK_PYTHON"] = spark.conf["spark.pyspark.python"]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise the python3 on the PATH
-    given = _settings(name, delta, spark, memory)
+    given = _settings(name, delta, spark, functions, memory)
     conf = SparkConf(loadDefaults=False).setAll(list(given.items()))
     # All users of this machine can read Java's command line.
     hidden = {key for key, value in given.items() if is_secret(key)}
@@ -279,7 +288,7 @@ def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int],
     return session
 
 
-def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[str, str]:
+def _settings(name: str, delta: bool, spark: SparkConfig, functions: bool, memory: str) -> dict[str, str]:
     catalogs = _catalogs_of_iceberg(spark)
     settings = {
         "spark.app.name": name,
@@ -317,7 +326,7 @@ def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[s
     if delta:
         settings |= {"spark.sql.extensions": DELTA_EXTENSION, "spark.sql.catalog.spark_catalog": DELTA_CATALOG}
     if catalogs:
-        if ICEBERG_EXTENSION not in spark.conf.get("spark.sql.extensions", ""):
+        if not functions and ICEBERG_EXTENSION not in spark.conf.get("spark.sql.extensions", ""):
             extensions = [settings.get("spark.sql.extensions"), ICEBERG_EXTENSION]
             settings["spark.sql.extensions"] = ",".join(filter(None, extensions))
         # I7: a session that keeps tables for a while does not see what another driver has written to them.
@@ -336,14 +345,6 @@ def _catalogs_of_iceberg(spark: SparkConfig) -> list[str]:
         for key, value in spark.conf.items()
         if _CATALOG.fullmatch(key) and value.startswith("org.apache.iceberg.spark.")
     ]
-
-
-def without_iceberg(spark: SparkConfig) -> SparkConfig:
-    """Return the config without its Iceberg catalogs: with Iceberg's extension, the log has no functions."""
-    catalogs = _catalogs_of_iceberg(spark)
-    prefixes = tuple(f"{catalog}." for catalog in catalogs)
-    conf = {key: value for key, value in spark.conf.items() if key not in catalogs and not key.startswith(prefixes)}
-    return spark.model_copy(update={"conf": conf})
 
 
 def connectors(source: str | None, *, delta: bool, iceberg: bool = False) -> list[Path]:

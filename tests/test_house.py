@@ -46,7 +46,7 @@ WALL_CLOCK = {
     "relay/operations/verify_forever.py": "the age of a watermark, which is older than the process",
     "relay/operations/verify_tables.py": "the age of a stored token, which is older than the process, and of a lag",
     "relay/process/service_clock.py": "the time until a database has said what it is",
-    "spark_consumers/change_log.py": "when a table was tidied up, which outlives the process",
+    "spark_consumers/sinks/log_table.py": "when a table was tidied up, which outlives the process",
     "spark_consumers/cache_batches.py": "the age of a change, for a warning",
     "spark_consumers/gaps.py": "says when a table missed changes, to be compared with the `as_of` of snapshots",
     "spark_consumers/python_engine.py": "says when a batch was applied",

@@ -11,6 +11,8 @@ from relay.config.locations import WITHOUT_COLON, misread, path_of
 from relay.config.schema_forms import like
 from relay.config.value_types import ConfigModel, Seconds
 
+_VERSIONS_OF_ICEBERG = 3600.0  # seconds
+
 
 class TablesConfig(ConfigModel):
     """The keys that the log and the copy share; a copy in PostgreSQL has no upkeep."""
@@ -24,10 +26,15 @@ class TablesConfig(ConfigModel):
     keep_versions: Seconds = Field(default="7d", validate_default=True)
     """For how long an earlier version can be read, also by a running query. For Iceberg the default is `1h`."""
 
+    def _keep_fewer_in_iceberg(self, location: str) -> None:
+        if location.startswith(f"{ICEBERG}:") and "keep_versions" not in self.model_fields_set:
+            # Iceberg lists all versions of a table in a file that it writes with each of them. It does not count as
+            # set, so that a replay into Delta has Delta's default.
+            self.__dict__["keep_versions"] = _VERSIONS_OF_ICEBERG
+
 
 _IN_FULL = re.compile(rf"/|[A-Za-z][A-Za-z0-9+.-]*:|{WITHOUT_COLON}")
 _OF_LAKES = {"maintain_every", "keep_versions"}
-_VERSIONS_OF_ICEBERG = 3600.0  # seconds
 
 
 def _in_delta(location: str) -> str:
@@ -53,7 +60,13 @@ class LogConfig(TablesConfig):
             rf"(?={_IN_FULL.pattern})(?!(?:file|delta):(?!///|/(?!/))|~|delta\+(?:file|delta):|(?:delta\+)?{WITHOUT_COLON}).+"
         ),
     ]
-    """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
+    """Where to keep the change log, such as `file:///var/lib/relay/log`, `s3a://bucket/log` or
+    `iceberg://CATALOG/NAMESPACE`."""
+
+    @model_validator(mode="after")
+    def _of_its_target(self) -> Self:
+        self._keep_fewer_in_iceberg(self.path)
+        return self
 
 
 def in_database(url: str) -> bool:
@@ -84,13 +97,9 @@ class CopyConfig(TablesConfig):
             raise invalid(
                 ((given[0],), "applies to a copy in Delta or Iceberg; PostgreSQL vacuums by itself: remove it")
             )
-        if self.url.startswith(f"{ICEBERG}:"):
-            if self.items == "variant":
-                raise invalid((("items",), "a copy in Iceberg stores JSON as text: remove it"))
-            if "keep_versions" not in self.model_fields_set:
-                # Iceberg lists all versions of a table in a file that it writes with each of them. It does not count as
-                # set, so that a replay into Delta has Delta's default.
-                self.__dict__["keep_versions"] = _VERSIONS_OF_ICEBERG
+        if self.url.startswith(f"{ICEBERG}:") and self.items == "variant":
+            raise invalid((("items",), "a copy in Iceberg stores JSON as text: remove it"))
+        self._keep_fewer_in_iceberg(self.url)
         return self
 
     @model_serializer(mode="wrap", when_used="json")

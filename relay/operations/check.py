@@ -34,8 +34,8 @@ from relay.source import CheckedTable, Finding
 from relay.stream.topic_partitions import moved_keys
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
-from spark_consumers.locations import check_folder
 from spark_consumers.sinks.copy_target import copy_target
+from spark_consumers.sinks.log_target import log_target
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -61,8 +61,8 @@ def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
     if "" in failed:
         yield Finding(f"config {config.file}", str(failed[""]), ConfigError.exit_code)
     checks = _offline(config) if offline else _online(config, failed)
-    if config.log:
-        checks.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
+    if log := config.log:
+        checks.append((f"log {redacted(log.path)}", lambda: log_target(config, log).check()))
     if copy := config.copy_:
         checks.append((f"copy {redacted(copy.url)}", lambda: copy_target(config, copy).check(offline=offline)))
     checks += _of_machine(config)

@@ -32,7 +32,7 @@ from spark_consumers.locations import Lock, local_folder, refuse_on_cluster, ren
 from spark_consumers.running import log_event
 from spark_consumers.session import existing_session, is_cluster
 from spark_consumers.sinks.copy_target import ReplayPlace, copy_target
-from spark_consumers.sinks.delta_target import DeltaPlace
+from spark_consumers.sinks.log_target import log_target
 from spark_consumers.spark_internals import forget_delta_logs
 from spark_consumers.table_consumer import TableConsumer
 
@@ -55,7 +55,7 @@ class ReplayTarget:
                 raise ConfigError("the config has no `log:` section: add one to replay into the log")
             self.present = config.log.path
             log = _changed(config.log, "path", into)
-            self.place = DeltaPlace(log.path, beside=["_gaps"])
+            self.place = log_target(config, log)
             self._consumer = partial(log_consumer, config, log)
         else:
             if config.copy_ is None:

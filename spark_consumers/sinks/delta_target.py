@@ -1,4 +1,4 @@
-"""A copy in Delta, and any folder of Delta tables: a replay and the present tables change places by renames."""
+"""A copy or a log in Delta, and any folder of Delta tables: a replay and the present ones change places by renames."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from relay.config import Config, CopyConfig, redacted
+from relay.config import Config, CopyConfig, LogConfig, redacted
 from relay.errors import ConfigError
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.locations import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_consumers.sinks.delta_copy import DeltaTable
+    from spark_consumers.sinks.delta_log import DeltaLog
 
 
 class DeltaPlace:
@@ -113,6 +114,23 @@ class DeltaTarget(DeltaPlace):
 
         with delta_session(config.spark) as session:
             yield partial(KeptInLake, session, self.open())
+
+
+class DeltaLogTarget(DeltaPlace):
+    """The log of ``log``, or of one ``keyrange``, which has a folder of its own."""
+
+    def __init__(self, log: LogConfig, keyrange: str = "") -> None:
+        super().__init__(f"{log.path.rstrip('/')}.{keyrange}" if keyrange else log.path, beside=["_gaps"])
+        self._log = log
+
+    def open(self, *, writes: bool = False) -> DeltaLog:
+        from spark_consumers.sinks.delta_log import DeltaLog
+        from spark_consumers.sinks.upkeep import Schedule
+
+        return DeltaLog(self.place, Schedule(self._log.maintain_every, self._log.keep_versions))
+
+    def check(self) -> str:
+        return check_folder("log", self._log.path)
 
 
 def _device(folder: Path) -> int:

@@ -1,7 +1,8 @@
 """One table of the copy in Iceberg: how it is created, changed, written to and kept small; and what a catalog does."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import orjson
@@ -34,19 +35,19 @@ _ABSENT = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
 _LOOKED_AT = 20  # snapshots: others commit meanwhile, but not often
 
 
-def refuse_unready(session: SparkSession, catalog: str) -> None:
-    """Raise ``ConfigError`` unless the session has the catalog configured the way the copy needs it."""
+def refuse_unready(session: SparkSession, catalog: str, *, writes: bool = True) -> None:
+    """Raise ``ConfigError`` unless the session has the catalog configured the way the copy and the log need it."""
     key = f"spark.sql.catalog.{catalog}"
     wanted = []
     if session.conf.get(key, None) is None:
         wanted.append(f"{key}=org.apache.iceberg.spark.SparkCatalog")
-    if ICEBERG_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
+    if writes and ICEBERG_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
         wanted.append(f"spark.sql.extensions={ICEBERG_EXTENSION}")
     if session.conf.get(f"{key}.cache-enabled", None) != "false":  # I7: another driver's commits would not be seen
         wanted.append(f"{key}.cache-enabled=false")
     if wanted:
         raise ConfigError(
-            f"the Spark session of this process cannot keep a copy in Iceberg: submit with --conf "
+            f"the Spark session of this process cannot use Iceberg as the consumers do: submit with --conf "
             f"{' --conf '.join(wanted)}"
         )
 
@@ -69,15 +70,45 @@ def replace_property(session: SparkSession, name: str, key: str, before: str | N
     In one step if the catalog compares what it replaces, as all but REST do.
     """
     jvm = jvm_of(session.sparkContext)
+
+    def change(found: Any) -> Any:
+        properties = jvm.java.util.HashMap(found.properties())
+        if properties.get(key) != before:
+            return None
+        properties.put(key, after)
+        return found.replaceProperties(properties)
+
+    return commit(session, name, change)
+
+
+def change_property(
+    session: SparkSession, name: str, key: str, rule: Callable[[str], str], create: Callable[[], None]
+) -> str:
+    """Replace a property of a table, "" if there is none, with what ``rule`` returns for it; return that.
+
+    ``create``: creates the table, which is done only if there is something to store.
+    """
+    while True:
+        is_there = schema_of(session, name) is not None
+        before = properties_of(session, name).get(key) if is_there else None
+        after = rule(before or "")
+        if after == (before or ""):
+            return after
+        if not is_there:
+            create()
+        if replace_property(session, name, key, before, after):
+            return after
+
+
+def commit(session: SparkSession, name: str, change: Callable[[Any], Any]) -> bool:
+    """Commit what ``change`` makes of a table's metadata; return False if it makes None of what is there by now."""
     operations = iceberg_table(session, name).operations()
     while True:
         found = operations.refresh()
-        properties = jvm.java.util.HashMap(found.properties())
-        if properties.get(key) != before:
+        if (changed := change(found)) is None:
             return False
-        properties.put(key, after)
         try:
-            operations.commit(found, found.replaceProperties(properties))
+            operations.commit(found, changed)
         except Py4JJavaError as error:
             if str(error.java_exception.getClass().getSimpleName()) != "CommitFailedException":
                 raise
@@ -133,15 +164,19 @@ def show(session: SparkSession, namespace: str, view: str, rows: str, columns: I
 
 _OURS = "1"
 
-_SETTINGS = {
+SETTINGS = {
     # I7: else a statement would not see what another driver has written since it read the table.
     **{f"write.{kind}.isolation-level": "serializable" for kind in ("merge", "update", "delete")},
     # Otherwise each batch writes whole files again for the few rows that it changes.
     **{f"write.{kind}.mode": "merge-on-read" for kind in ("merge", "update", "delete")},
     "write.metadata.delete-after-commit.enabled": "true",
+}
+"""The properties of each table that is written to by MERGE."""
+
+_WITHOUT_BOUNDS = {
     # Minima and maxima of what differs in all rows would take time, and no query has a use for them.
-    "write.metadata.metrics.column._relay_token": "none",
-    "write.metadata.metrics.column._relay_event_id": "none",
+    f"write.metadata.metrics.column.{name}": "none"
+    for name in ("_relay_token", "_relay_event_id")
 }
 
 
@@ -173,7 +208,7 @@ class IcebergTable(LakeTable):
     def _create(self, session: SparkSession, plan: ColumnPlan) -> None:
         refuse_unready(session, self._place.catalog)
         session.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._place.namespace(self.source_table[0])}")
-        properties = _SETTINGS | self._first_properties(plan)
+        properties = SETTINGS | _WITHOUT_BOUNDS | self._first_properties(plan)
         session.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name} ({self._created_columns(plan)}) USING ICEBERG "
             f"TBLPROPERTIES ({delta.assigned(properties)})"

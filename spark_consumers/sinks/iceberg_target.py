@@ -1,25 +1,30 @@
-"""A copy in Iceberg, in a catalog that the settings of Spark name; each source has a namespace there."""
+"""A copy or a log in Iceberg, in a catalog that the settings of Spark name.
+
+Each source of a copy has a namespace there, and a log has one.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from relay.config import Config, CopyConfig
+from relay.config import Config, CopyConfig, LogConfig
+from relay.config.addresses import ICEBERG
 from relay.config.locations import legal
 from relay.errors import ConfigError
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.running import log_event
-from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames
+from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames, ReplayPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_consumers.sinks.iceberg_copy import IcebergTable
+    from spark_consumers.sinks.iceberg_log import IcebergLog
 
 PREFIX = "_relay_"
 """Begins the names of tables that no source has."""
@@ -65,25 +70,61 @@ def plain(name: str) -> str:
 _CATALOGS = "org.apache.iceberg.spark."
 
 
-class IcebergTarget(CopyTarget):
+class _Tables(ReplayPlace):
+    """Tables in namespaces of a catalog. ``kind``, ``key``, ``url``: what they are, and where the config says so."""
+
+    def __init__(self, kind: str, key: str, url: str, catalog: str, namespaces: Sequence[str], config: Config) -> None:
+        self._kind, self._url, self._catalog, self._namespaces = kind, url, catalog, namespaces
+        conf, name = config.spark.conf, f"spark.sql.catalog.{catalog}"
+        if not conf.get(name, "").startswith(_CATALOGS):
+            raise ConfigError(
+                f"{key}: {url} is in a catalog that Spark does not know: set spark.conf, such as "
+                f"{name}: {_CATALOGS}SparkCatalog and {name}.type: rest"
+            )
+        self._is_hadoop = conf.get(f"{name}.type") == "hadoop"
+
+    def _say_alone(self) -> None:
+        if self._is_hadoop:
+            log_event("no lock", self._kind, location=self._url, error=_ALONE)
+
+    def check(self, *, offline: bool = False) -> str:
+        found = "not checked: Spark opens its catalog"
+        return f"{found}; {_ALONE}" if self._is_hadoop else found
+
+    def content(self, session: SparkSession) -> str | None:
+        for namespace in self._namespaces:
+            if session.catalog.databaseExists(namespace) and session.sql(f"SHOW TABLES IN {namespace}").collect():
+                return f"namespace {namespace} is not empty"
+        return None
+
+    def refuse_swap(self, present: str) -> None:
+        raise ConfigError(
+            f"--swap: Iceberg tables cannot change places in one step: leave --swap out, set the config to "
+            f"{self._url}, and start the consumer with a new --checkpoint and `--from` the offsets that the "
+            "replay ends with"
+        )
+
+    def swap(self, stamp: str, renames: Renames) -> None:
+        self.refuse_swap("")
+
+    def kept(self, stamp: str, renames: Renames) -> list[str]:
+        return []
+
+
+class IcebergTarget(_Tables, CopyTarget):
     """The copy of ``copy``. Raises ``ConfigError`` for a wrong URL, and for names that may become the same."""
 
     def __init__(self, config: Config, copy: CopyConfig) -> None:
-        self._place, self._copy, self._conf = IcebergPlace.of(copy.url), copy, config.spark.conf
-        self._sources = [source.name for source in config.sources]
-        key = f"spark.sql.catalog.{self._place.catalog}"
-        if not self._conf.get(key, "").startswith(_CATALOGS):
-            raise ConfigError(
-                f"copy.url: {copy.url} is in a catalog that Spark does not know: set spark.conf, such as "
-                f"{key}: {_CATALOGS}SparkCatalog and {key}.type: rest"
-            )
-        _refuse_same(self._sources)
-        for name in self._sources:
+        self._place, self._copy = IcebergPlace.of(copy.url), copy
+        sources = [source.name for source in config.sources]
+        namespaces = [*map(self._place.namespace, sources)]
+        super().__init__("copy", "copy.url", copy.url, self._place.catalog, namespaces, config)
+        _refuse_same(sources)
+        for name in sources:
             _refuse_same([table for table, source in config.tables.items() if source.name == name])
 
     def open(self) -> Callable[[str, str], IcebergTable]:
-        if self._is_hadoop:
-            log_event("no lock", "copy", location=self._copy.url, error=_ALONE)
+        self._say_alone()
         return self._tables()
 
     def _tables(self) -> Callable[[str, str], IcebergTable]:
@@ -92,14 +133,6 @@ class IcebergTarget(CopyTarget):
 
         schedule = Schedule(self._copy.maintain_every, self._copy.keep_versions)
         return partial(IcebergTable, self._place, schedule)
-
-    @property
-    def _is_hadoop(self) -> bool:
-        return self._conf.get(f"spark.sql.catalog.{self._place.catalog}.type") == "hadoop"
-
-    def check(self, *, offline: bool) -> str:
-        found = "not checked: Spark opens its catalog"
-        return f"{found}; {_ALONE}" if self._is_hadoop else found
 
     @contextmanager
     def kept_rows(self, config: Config) -> Iterator[OpenKeptRows]:
@@ -114,41 +147,57 @@ class IcebergTarget(CopyTarget):
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
         from spark_consumers.sinks import iceberg_copy
 
-        iceberg_copy.refuse_unready(session, self._place.catalog)
         name = self._place.properties(room)
-        while True:
-            is_there = iceberg_copy.schema_of(session, name) is not None
-            before = iceberg_copy.properties_of(session, name).get(NOTE) if is_there else None
-            after = rule(before or "")
-            if after == (before or ""):
-                return after
-            if not is_there:
-                session.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._place.namespace(room)}")
-                session.sql(
-                    f"CREATE TABLE IF NOT EXISTS {name} (nothing BOOLEAN) USING ICEBERG TBLPROPERTIES "
-                    "('write.metadata.delete-after-commit.enabled' = 'true')"
+
+        def create() -> None:
+            session.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._place.namespace(room)}")
+            session.sql(
+                f"CREATE TABLE IF NOT EXISTS {name} (nothing BOOLEAN) USING ICEBERG TBLPROPERTIES "
+                "('write.metadata.delete-after-commit.enabled' = 'true')"
+            )
+
+        iceberg_copy.refuse_unready(session, self._place.catalog)
+        return iceberg_copy.change_property(session, name, NOTE, rule, create)
+
+
+_LOG_URL = re.compile(r"iceberg://(\w+)/([\w-]+)/?")
+
+
+class IcebergLogTarget(_Tables):
+    """The log of ``log``, or of one ``keyrange``. Raises ``ConfigError`` for a wrong URL."""
+
+    def __init__(self, config: Config, log: LogConfig, keyrange: str = "") -> None:
+        if (found := _LOG_URL.fullmatch(log.path)) is None:
+            raise ConfigError(
+                f"log.path: {log.path} must name a Spark catalog, and a namespace there for the log alone: "
+                "iceberg://CATALOG/NAMESPACE"
+            )
+        self._log, self._namespace = log, f"`{found[1]}`.`{found[2]}`"
+        super().__init__("log", "log.path", log.path, found[1], [self._namespace], config)
+        self._table = f"log.{keyrange}" if keyrange else "log"
+        if config.copy_ is not None and config.copy_.url.startswith(f"{ICEBERG}:"):
+            of_copy = IcebergTarget(config, config.copy_)
+            if self._namespace.lower() in map(str.lower, of_copy._namespaces):  # I1
+                raise ConfigError(
+                    f"log.path: {log.path} is where the copy keeps the tables of a source: name another namespace"
                 )
-            if iceberg_copy.replace_property(session, name, NOTE, before, after):
-                return after
 
-    def content(self, session: SparkSession) -> str | None:
-        for namespace in map(self._place.namespace, self._sources):
-            if session.catalog.databaseExists(namespace) and session.sql(f"SHOW TABLES IN {namespace}").collect():
-                return f"namespace {namespace} is not empty"
-        return None
+    def open(self, *, writes: bool = False) -> IcebergLog:
+        from spark_consumers.sinks.iceberg_log import IcebergLog
+        from spark_consumers.sinks.upkeep import Schedule
 
-    def refuse_swap(self, present: str) -> None:
-        raise ConfigError(
-            f"--swap: Iceberg tables cannot change places in one step: leave --swap out, set the config to "
-            f"{self._copy.url}, and start the consumer with a new --checkpoint and `--from` the offsets that the "
-            "replay ends with"
-        )
+        if writes:
+            self._say_alone()
+        schedule = Schedule(self._log.maintain_every, self._log.keep_versions)
+        return IcebergLog(self._catalog, self._namespace, self._table, self._log.path, schedule)
 
-    def swap(self, stamp: str, renames: Renames) -> None:
-        self.refuse_swap("")
+    def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
+        """A property of the table, so that it is lost with it."""
+        from spark_consumers.sinks import iceberg_copy
 
-    def kept(self, stamp: str, renames: Renames) -> list[str]:
-        return []
+        table = self.open()
+        iceberg_copy.refuse_unready(session, self._catalog)
+        return iceberg_copy.change_property(session, table.name, NOTE, rule, partial(table.create, session))
 
 
 _ALONE = "nothing in a catalog of type hadoop prevents a second driver: run only one"

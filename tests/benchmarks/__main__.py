@@ -35,6 +35,7 @@ NAMES = (
     "invalidate_python",
     "latency",
     "log_append",
+    "log_iceberg",
     "look",
     "memory",
     "models_load",

@@ -5,22 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from relay.config import Config
 from relay.jvm.jars import Artifact, JarSet, fetched
 
 H2 = JarSet("h2", "2.3.232", (Artifact("com.h2database", "h2", "2.3.232"),))
 
+CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+
 
 def settings(folder: Path) -> dict[str, Any]:
     """Return the settings of Spark for the catalogs ``lake`` and ``folders``, which are in ``folder``."""
-    catalog = "org.apache.iceberg.spark.SparkCatalog"
     return {
         "spark.jars": ",".join(map(str, fetched(H2))),
-        "spark.sql.catalog.lake": catalog,
+        "spark.sql.catalog.lake": CATALOG,
         "spark.sql.catalog.lake.type": "jdbc",
         "spark.sql.catalog.lake.uri": f"jdbc:h2:{folder / 'lake'};DATABASE_TO_UPPER=FALSE",
         "spark.sql.catalog.lake.warehouse": str(folder / "tables"),
         "spark.sql.catalog.lake.jdbc.schema-version": "V1",
-        "spark.sql.catalog.folders": catalog,
+        "spark.sql.catalog.folders": CATALOG,
         "spark.sql.catalog.folders.type": "hadoop",
         "spark.sql.catalog.folders.warehouse": str(folder / "folders"),
     }
+
+
+def of_url(url: str, *tables: str, **conf: str) -> Config:
+    sources = [{"name": "shop", "type": "dynamodb", "tables": list(tables or ("orders",))}]
+    given = {"name": "shop", "kafka": {"bootstrap_servers": "h:1"}, "sources": sources, "copy": {"url": url}}
+    settings = {f"spark.sql.catalog.{name.replace('__', '.')}": value for name, value in conf.items()}
+    return Config.model_validate({**given, "spark": {"conf": settings}})

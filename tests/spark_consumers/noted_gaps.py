@@ -1,14 +1,16 @@
-"""The gaps that a copy notes beside its tables."""
+"""Gaps on the topic of a relay, and those that a copy notes beside its tables."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from relay.config import load
 from relay.services.postgres import execute
+from tests.spark_consumers.topic import Topic
 
 
 def noted_gaps(path: Path, source: str, table: str) -> list[str]:
@@ -25,3 +27,10 @@ def noted_gaps(path: Path, source: str, table: str) -> list[str]:
         )
         texts = [properties.get("relay.gaps", "[]")]
     return [gap["reason"] for text in texts for gap in json.loads(text)]
+
+
+def publish_records(topic: Topic, *gaps: bytes) -> None:
+    producer = Producer(topic.config.kafka.client())
+    for gap in gaps:
+        producer.produce(topic.config.internal("gaps"), gap, partition=0)
+    assert producer.flush(30) == 0

@@ -205,14 +205,14 @@ def _answer(process: subprocess.Popen[str], timeout: float) -> int | None:
 
 def serve() -> None:
     """Run each script that comes on stdin, and answer with its exit code."""
-    from spark_consumers.session import close_session, open_session, without_iceberg
+    from spark_consumers.session import close_session, open_session
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    spark = SparkConfig(conf=json.loads(sys.argv[1]))
+    conf = json.loads(sys.argv[1])
     if installed_connectors().iceberg is None:
-        spark = without_iceberg(spark)
-    session = open_session("tests", delta=True, spark=spark)
+        conf = {key: value for key, value in conf.items() if not key.startswith("spark.sql.catalog.lake")}
+    session = open_session("tests", delta=True, spark=SparkConfig(conf=conf))
     context: Any = session.sparkContext
     of_new_sessions = context._jsc.sc().conf()
     for line in sys.stdin:

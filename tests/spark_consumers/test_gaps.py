@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
 from relay.change import Change, Operation, Snapshot
 from relay.config import Config
@@ -18,7 +17,7 @@ from spark_consumers.gaps import LostChanges, from_json, lost_changes, to_json
 from spark_consumers.records import DecodeStatus
 from tests.log_lines import log_lines
 from tests.spark_consumers import delta_rows
-from tests.spark_consumers.noted_gaps import noted_gaps
+from tests.spark_consumers.noted_gaps import noted_gaps, publish_records
 from tests.spark_consumers.topic import Topic, change, mark, read
 
 FOUND_AT = 1_700_000_500.0
@@ -151,13 +150,6 @@ def publish_gaps(topic: Topic, *gaps: tuple[str, str]) -> None:
     """Publish gaps, each with its source and reason."""
     found = (Gap(source, "x", reason, reason, None, None, FOUND_AT) for source, reason in gaps)
     publish_records(topic, *(gap.to_json() for gap in found))
-
-
-def publish_records(topic: Topic, *gaps: bytes) -> None:
-    producer = Producer(topic.config.kafka.client())
-    for gap in gaps:
-        producer.produce(topic.config.internal("gaps"), gap, partition=0)
-    assert producer.flush(30) == 0
 
 
 def gaps_of(topic: Topic) -> list[str]:

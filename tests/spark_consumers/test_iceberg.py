@@ -12,17 +12,9 @@ from relay.config import Config
 from relay.errors import ConfigError
 from spark_consumers.sinks.copy_target import copy_target
 from spark_consumers.sinks.iceberg_target import IcebergPlace
+from tests.spark_consumers.iceberg_catalog import CATALOG, of_url
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
-
-CATALOG = "org.apache.iceberg.spark.SparkCatalog"
-
-
-def of_url(url: str, *tables: str, **conf: str) -> Config:
-    sources = [{"name": "shop", "type": "dynamodb", "tables": list(tables or ("orders",))}]
-    given = {"name": "shop", "kafka": {"bootstrap_servers": "h:1"}, "sources": sources, "copy": {"url": url}}
-    settings = {f"spark.sql.catalog.{name.replace('__', '.')}": value for name, value in conf.items()}
-    return Config.model_validate({**given, "spark": {"conf": settings}})
 
 
 @pytest.mark.parametrize(

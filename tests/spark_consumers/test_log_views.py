@@ -30,13 +30,13 @@ import json, pathlib, sys
 import spark_consumers
 from relay.config import Config, LogConfig
 from tests.spark_consumers.local_spark import spark
-from spark_consumers import change_log
+from spark_consumers.sinks.log_target import log_target
 from tests.spark_consumers.logged import TABLES
 
 path, questions = sys.argv[1], json.loads(sys.argv[2])
 config = Config.model_construct(log=LogConfig(path=path))
 with spark() as session:
-    change_log._create(session, path, {})
+    log_target(config, config.log).open().create(session)
     schema = session.read.format("delta").load(path).schema
     rows = [[row.get(name) for name in schema.names] for table in TABLES for row in table.log]
     session.createDataFrame(rows, schema).coalesce(1).write.format("delta").mode("append").save(path)
@@ -147,36 +147,50 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_of_d
 
 WITH_ICEBERG = """
 import json, sys
+from datetime import date, datetime
 from pathlib import Path
 from relay.config import Config, LogConfig, SparkConfig
 from relay.errors import ConfigError
-from spark_consumers import change_log, log_views
+from spark_consumers import log_views
 from spark_consumers.kept_rows import kept_rows
 from spark_consumers.session import delta_session
+from spark_consumers.sinks.log_target import log_target
 from tests.spark_consumers.batches import layout
 from tests.spark_consumers.iceberg_catalog import settings
 
 spark = SparkConfig(conf={**settings(Path(sys.argv[1])), "spark.sql.shuffle.partitions": "3"})
 config = Config.model_construct(log=LogConfig(path=f"{sys.argv[1]}/log"), spark=spark)
 with delta_session(spark) as session:
-    change_log._create(session, config.log.path, {})
+    log_target(config, config.log).open().create(session)
     try:
         log_views(session, config)
     except ConfigError as error:
         print(error)
-with kept_rows(config, "log") as opened:
-    assert opened.args[0].conf.get("spark.sql.shuffle.partitions") == "3"
-    print(list(opened(layout({"id": "long"}, {"id": "long"}), ["id"]).all()))
+    inside = Config.model_construct(log=LogConfig(path="iceberg://lake/audit"), spark=spark, copy_=None)
+    log = log_target(inside, inside.log).open()
+    log.create(session)
+    row = {
+        "source": "shop", "table": "orders", "event_id": "e", "operation": "INSERT", "key": '{"id":1}',
+        "new": '{"id":1}', "token_timestamp": 1, "committed_at": datetime(2026, 11, 21), "day": date(2026, 11, 21),
+    }
+    schema = session.table(log.name).schema
+    session.createDataFrame([[row.get(name) for name in schema.names]], schema).writeTo(log.name).append()
+for each in (config, inside):
+    with kept_rows(each, "log") as opened:
+        assert opened.args[0].conf.get("spark.sql.shuffle.partitions") == "3"
+        print([row.key for row in opened(layout({"id": "long"}, {"id": "long"}), ["id"]).all()])
 """
 
 
-def test_a_log_beside_a_copy_in_iceberg_is_verified_and_has_its_functions_in_another_session(tmp_path: Path) -> None:
+def test_a_log_beside_a_copy_in_iceberg_or_itself_there_is_verified_and_has_its_functions_in_another_session(
+    tmp_path: Path,
+) -> None:
     """Iceberg's extension takes the parameters of functions from Spark's SQL."""
     command = [sys.executable, "-c", WITH_ICEBERG, str(tmp_path)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
-    refused, rows = ran.stdout.splitlines()
+    refused, *rows = ran.stdout.splitlines()
     assert "without org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions in spark.sql" in refused
-    assert rows == "[]"
+    assert rows == ["[]", "[(1,)]"]
 
 
 COPY = """

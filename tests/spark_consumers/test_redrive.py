@@ -12,25 +12,16 @@ from confluent_kafka import Producer
 from relay.avro.topic_schemas import TopicSchemas
 from relay.change import Operation
 from relay.config import load
-from relay.dynamodb.values import image_json
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.topic_writer import TopicWriter
 from relay.operations.dead_letters import DeadLetters
 from relay.services.postgres import execute
 from tests.benchmarks.changes import finished
 from tests.spark_consumers import delta_rows
+from tests.spark_consumers.oversize import LARGEST, huge
 from tests.spark_consumers.topic import TABLE, Topic, change, copied, mark, read
 
 pytestmark = pytest.mark.services
-
-LARGEST = 20_000
-
-
-def huge(customer: str, version: int) -> Any:
-    one = change(customer, version)
-    image = {"customer": {"S": customer}, "order_id": {"N": "1"}, "version": {"N": str(version)}}
-    one.new = image_json({**image, "payload": {"S": "x" * LARGEST}})
-    return one
 
 
 def found_in(topic: Topic) -> dict[str, Any]:
