@@ -273,8 +273,11 @@ def test_samples_histories_and_accusations_are_bounded(world: World, monkeypatch
     """I11"""
     monkeypatch.setattr(samples, "_PASSED", 100)
     monkeypatch.setattr(samples, "_SAMPLES", 150)
-    for number in range(3000):
-        write(world, 1000 + number, number % 400, str(number))
+    for number in range(400):
+        write(world, 1000 + number, number, "new")
+    for number in range(600):
+        world.rounds(0.01 if number % 20 == 0 else 0)
+        write(world, 2000 + number, number % 10, str(number))
     world.rounds(20)
     for sink in world.sinks.values():
         assert len(sink.watched) <= 150
