@@ -18,7 +18,12 @@ from tests.faults.copied import copied, seen
 from tests.mysql.alter_forms import CHANGED, KEPT, LOOSE, ROWS, TABLE
 from tests.topic_changes import read_changes
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults(
+        "kills: test_snapshots_beside_statements.py; which statements change rows: mysql/test_kept_values.py"
+    ),
+]
 
 PARTITIONS = 2
 FORMS = (*CHANGED, *LOOSE)
@@ -54,9 +59,7 @@ def read_from_the_beginning(altered: Altered, folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "server", ["mariadb", pytest.param("mysql", marks=pytest.mark.faults("as on MariaDB, with its own conversions"))]
-)
+@pytest.mark.parametrize("server", ["mariadb", "mysql"])
 def test_topics_equal_the_tables_after_statements_that_change_rows_unseen_though_the_relay_is_killed(
     tmp_path: Path, kafka: Any, server: str, unique: str, request: pytest.FixtureRequest
 ) -> None:

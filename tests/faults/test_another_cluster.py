@@ -22,7 +22,10 @@ from tests.faults.moved import TABLE, Moving, gtids, histories, killed_relay, pl
 from tests.faults.scripted_relay import start_relay
 from tests.in_memory import folder_in_memory
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults("the commands of the page on two sources: test_mirrored_cluster.py has the rule on one"),
+]
 
 PLANNED = "Move to another Kafka cluster"
 MIRRORED = "Go on from a mirror"

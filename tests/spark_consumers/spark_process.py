@@ -211,7 +211,7 @@ def serve() -> None:
     os.dup2(2, 1)
     conf = json.loads(sys.argv[1])
     if installed_connectors().iceberg is None:
-        conf = {key: value for key, value in conf.items() if not key.startswith("spark.sql.catalog.lake")}
+        conf = {key: value for key, value in conf.items() if not key.startswith("spark.sql.catalog.")}
     session = open_session("tests", delta=True, spark=SparkConfig(conf=conf))
     context: Any = session.sparkContext
     of_new_sessions = context._jsc.sc().conf()

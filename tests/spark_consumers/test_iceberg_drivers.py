@@ -84,6 +84,7 @@ with spark() as session:
 """
 
 
+@pytest.mark.faults("the same in Delta: test_delta_view.py; what two drivers do at once: the tests beside it")
 @pytest.mark.services
 def test_a_driver_that_dies_before_or_after_any_commit_is_followed_by_one_that_ends_as_without_it(
     tmp_path: Path, spark_process: SparkProcess
