@@ -60,7 +60,7 @@ def test_in_delta(name: str, tmp_path: Path, spark_process: SparkProcess) -> Non
 
 
 SAME_STATEMENTS = pytest.mark.faults(
-    "lake_table.py makes the statements of both lakes: test_in_delta; values in Iceberg"
+    "the statements of both lakes have one maker: test_in_delta; values in Iceberg: here"
 )
 OF_ICEBERG = [
     pytest.param(name, marks=() if name in OF_VALUES - OF_THE_RULE else SAME_STATEMENTS)
