@@ -182,6 +182,7 @@ for each in (config, inside):
 """
 
 
+@pytest.mark.faults("the functions in Delta: here; a log in Iceberg: test_iceberg_log.py")
 def test_a_log_beside_a_copy_in_iceberg_or_itself_there_is_verified_and_has_its_functions_in_another_session(
     tmp_path: Path,
 ) -> None:

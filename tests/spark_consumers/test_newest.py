@@ -42,8 +42,13 @@ def test_random_histories_end_in_postgresql_as_by_the_rule(database_url: str, sp
     spark_process.run(IN_POSTGRES, database_url, compiled=True)
 
 
+IN_ICEBERG = pytest.param(
+    "iceberg", marks=pytest.mark.faults("the rule in Delta, by the same statements: here; Iceberg: test_iceberg.py")
+)
+
+
 @pytest.mark.services
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["delta", IN_ICEBERG])
 def test_random_histories_end_in_a_lake_as_by_the_rule(kind: str, tmp_path: Path, spark_process: SparkProcess) -> None:
     spark_process.run(IN_LAKE, kind, str(tmp_path), compiled=True)
 
@@ -99,7 +104,7 @@ def test_rows_of_snapshots_are_decided_by_their_times_in_postgresql(
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", ["delta", IN_ICEBERG])
 def test_rows_of_snapshots_are_decided_by_their_times_in_a_lake(
     kind: str, tmp_path: Path, spark_process: SparkProcess
 ) -> None:
