@@ -40,7 +40,7 @@ public class ChangeReader implements UDF1 {
     /** By the text of a schema: once for each JVM, whatever the number of tasks. */
     private static final Map LAYOUTS = new ConcurrentHashMap();
 
-    /** Of a schema that came later: typed columns are those of the schemas that were known at the start. */
+    /** Marks a schema that came later: only schemas that were known at the start have typed columns. */
     private static final int NO_LAYOUT = -1;
 
     private final boolean registry;

@@ -461,7 +461,7 @@ public class PlainItems {
                 first = found;
                 firstOffset = at;
             } else if (partition > placed || partition == placed && offset >= at) {
-                kind = OTHER; // the order of the rows is not that of the topic
+                kind = OTHER; // the rows are not in the order of the topic
                 return;
             } else if (!Arrays.equals(stem, token.stem) || !isLess(last, found)) {
                 // Two changes of one transaction have one token, and so has a change that is on the topic twice.

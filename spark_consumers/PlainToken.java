@@ -65,7 +65,7 @@ public class PlainToken {
         return true;
     }
 
-    /** Whether the bytes at a place are those of {@code part}. */
+    /** Whether the bytes at a place equal {@code part}. */
     public static boolean at(byte[] all, int place, byte[] part) {
         if (place < 0 || place + part.length > all.length) {
             return false;

@@ -40,7 +40,7 @@ def sql_state(error: BaseException) -> str:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Whether an Iceberg catalog refuses what is asked of one table, as it will the next time."""
+    """Whether an Iceberg catalog refuses a request for one table, and will refuse it the next time."""
     try:
         return any(java.getClass().getName() in _REFUSED for java in _in_java(error))
     except Exception:  # as below

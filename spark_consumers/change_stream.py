@@ -45,7 +45,7 @@ def changes(
     delta: bool = False,
     on_gap: OnGap | None = None,
 ) -> ChangeStream:
-    """Return the changes on ``topics`` in batches. Topics may be named by table; the default is those of all tables.
+    """Return the changes on ``topics`` in batches. Topics may be named by table; by default, all tables are read.
 
     ``name``: the consumer's. Its Kafka group ``<relay>.<name>`` shows the lag, its dead letters name it, and the
     default ``checkpoint``, the folder or URI of its progress, contains it. ``start``: where a new checkpoint starts, as

@@ -239,7 +239,7 @@ def _by_table(layouts: Sequence[Layout], numbers: Iterable[int]) -> _Tables:
 def _undecided(
     changes: DataFrame, table: CopyTable, found: TableSummary, counts: VerdictCounts
 ) -> Sequence[ChangeHead]:
-    """Let SQL decide those of a table's changes that it can, and return the others."""
+    """Let SQL decide as many of a table's changes as it can, and return the others."""
     if not found.is_by_item or not (found.items or found.reads):
         return _heads(changes)
     left = table.decide(changes, found, counts)

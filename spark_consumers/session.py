@@ -34,8 +34,8 @@ ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExte
 _CATALOG = re.compile(r"spark\.sql\.catalog\.\w+")
 
 _NO_CONNECT = (
-    "which has no JVM for the consumers' own classes: pass a session with a driver in this process, such as that of "
-    "`relay consume --master URL` or spark-submit"
+    "which has no JVM for the consumers' own classes: pass a session with a driver in this process, as "
+    "`relay consume --master URL` and spark-submit start it"
 )
 
 _INSTALLED = "installed"
@@ -215,7 +215,7 @@ def close_session(session: SparkSession) -> None:
 
 @contextmanager
 def delta_session(spark: SparkConfig, *, functions: bool = False) -> Iterator[SparkSession]:
-    """Open a session that can read Delta, and close it. ``functions``, errors: those of ``open_session``."""
+    """Open a session that can read Delta, and close it. For ``functions`` and errors, see ``open_session``."""
     session = open_session("relay", delta=True, spark=spark, functions=functions)
     try:
         yield session
@@ -229,7 +229,7 @@ def is_cluster(master: str | None) -> bool:
 
 
 def existing_session(given: SparkSession | None = None) -> SparkSession | None:
-    """Return the ``given`` session, that of this process, or of the ``spark-submit`` that started it.
+    """Return the ``given`` session, or the session of this process or of the ``spark-submit`` that started it.
 
     Raises as `refuse_unsupported` does.
     """

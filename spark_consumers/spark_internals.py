@@ -53,7 +53,7 @@ def java_type(context: SparkContext, kind: DataType) -> Any:
 
 
 def applied(context: SparkContext, function: Any, column: Column) -> Column:
-    """Return what a `UserDefinedFunction` of Java makes of a column."""
+    """Return a column to which a `UserDefinedFunction` of Java is applied."""
     return Column(function.apply(jvm_of(context).PythonUtils.toSeq([column._jc])))
 
 

@@ -1,6 +1,6 @@
 """`relay consume` for spark-submit: consume.py cache log copy relay.yaml [OPTION...]
 
-Spark is that of spark-submit, so --master and --conf belong there.
+Spark is started by spark-submit, so --master and --conf belong there.
 """
 
 import sys

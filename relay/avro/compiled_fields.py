@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def fields_of(schema: Mapping[str, Any]) -> tuple[list[Field] | None, list[Field]]:
-    """Return the columns in a `change_schema`: those of the row, None if images are JSON text, and those of the key."""
+    """Return the row columns in a `change_schema`, None if images are JSON text, and its key columns."""
     row = columns_of_row(schema)
     key = [_field(*each) for each in columns_of_key(schema)]
     return None if row is None else [_field(*each) for each in row], key

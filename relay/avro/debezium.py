@@ -93,7 +93,7 @@ def value_schema(config: Config, table: TableSchema) -> dict[str, Any]:
 class DebeziumEncoder:
     """The records of one table: ``key_schema`` and ``value_schema``, and their bytes without headers.
 
-    ``typed_key``: makes the values that a row has from those of a key. It raises ValueError.
+    ``typed_key``: converts the values of a key into values as a row has them. It raises ValueError.
     """
 
     def __init__(self, table: TableSchema, topic: str, origin: SourceInfo, typed_key: TypedKey = dict) -> None:

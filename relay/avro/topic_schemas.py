@@ -199,7 +199,7 @@ class TopicSchemas:
                     f"the topic {self._topic} holds a record at offset {offset}, key {key!r}, that is not a schema"
                     f" ({fault}): {_FOREIGN}"
                 ) from fault
-            # The first holder keeps its fingerprint: its values were published, those of a second one never were.
+            # The first schema keeps its fingerprint: its values were published, and no value of a second one ever was.
             self._known.setdefault(header, schema)
         self._next = offset + 1
 

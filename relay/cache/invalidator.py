@@ -58,7 +58,7 @@ class Invalidator:
     def apply(
         self, pairs: Sequence[tuple[str, EventToken | None]], *, published_since: str | None = None
     ) -> InvalidationCounts:
-        """Apply (cache key, token) pairs, those of one key in order. A token of None is unknown.
+        """Apply (cache key, token) pairs; pairs with the same key are applied in order. A token of None is unknown.
 
         ``published_since``: what ``since`` returned before the first of these changes was published, "" if unknown. The
         floors of a namespace (see ``relay.cache.floors``) begin with such changes, and reads from a replica are only
@@ -95,7 +95,7 @@ class Invalidator:
         return generation
 
     def delete(self, writes: Sequence[ConditionalWrite], full: StoreFull) -> dict[str, bytes | None]:
-        """Delete those of the entries in ``writes`` that had no room; return all conflicts. Raises ``Unavailable``."""
+        """Delete the entries in ``writes`` that found no room; return all conflicts. Raises ``Unavailable``."""
         self._forget_floors(full)  # I6: first, because no tombstone replaces the invalidations that they know of
         refused = [write._replace(meta=None, value=None) for write in writes if write.key in full.refused]
         return full.conflicts | self.store.compare_and_set(refused)

@@ -78,7 +78,7 @@ def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[t
 
 
 def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:
-    """Return one error that lists every problem: those of options first, then the file's in its order."""
+    """Return one error that lists every problem: first in the options, then in the file, from top to bottom."""
     found: set[tuple[tuple[int, int], str]] = set()
     for detail in error.errors(include_url=False, include_input=True):
         detail["loc"], kind = without_type_tag(detail["loc"])

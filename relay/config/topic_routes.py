@@ -83,7 +83,7 @@ def route_of_others(topics: str | Mapping[str, str]) -> tuple[Location, str]:
 
 
 def unknown_tables(name: str, keys: Iterable[str], tables: Iterable[str]) -> Iterator[tuple[Location, str]]:
-    """Yield a problem for each of the ``keys`` of a mapping in the config that is no pattern, and none of ``tables``.
+    """Yield a problem for each of the ``keys`` of a mapping in the config that is neither a pattern nor in ``tables``.
 
     ``name``: the key of the mapping. ``tables``: all that are relayed.
     """

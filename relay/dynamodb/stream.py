@@ -111,8 +111,8 @@ class Stream:
         (the first record created then or later, to the second; without a time zone it is local time), or a token (the
         records after it). A time is expensive: the stream is read from its beginning.
 
-        Raises ``InvalidPosition`` if ``position`` is none of these, ``InvalidStream`` if the stream does not exist, or
-        lists none of the token's shards. If it raises, the stream stays at its position.
+        Raises ``InvalidPosition`` if ``position`` is not one of these; ``InvalidStream`` if the stream does not exist,
+        or lists none of the token's shards. If it raises, the stream stays at its position.
         """
         self._coordinator = self._at(position)
 

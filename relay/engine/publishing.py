@@ -171,7 +171,7 @@ class Publishing:
             self._metrics.count_commit(time.monotonic() - begun)
             if self._unconfirmed or not self._liveness.failures:  # I10: a listing may be written when no page can
                 self._liveness.committed()
-        # Includes pages without a checkpoint of their own, whose position is that of the pages before.
+        # Includes pages without a checkpoint of their own, which share the position of the pages before.
         for sent in self._unconfirmed:
             self._sources[sent.shard.source].confirm(sent.page)
         self._unconfirmed.clear()

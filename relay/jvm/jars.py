@@ -1,4 +1,4 @@
-"""The pinned artifacts of the embedded services, and those of Spark's connectors, fetched once into a cache.
+"""The pinned artifacts of the embedded services and of Spark's connectors, fetched once into a cache.
 
 A set's ``version`` names its folder in the cache, which is never written again once it is complete: change the version
 with any change of the coordinates in ``SETS``.
@@ -228,7 +228,7 @@ def _fetch(wanted: JarSet, repository: str) -> None:
     tell(f"fetching {wanted.name} {wanted.version} from {where} into {wanted.folder}")
     started = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
-        # The next attempt uses the files of a failed one, but not those of a killed process. The last attempt starts
+        # The next attempt uses the files of a failed one, but no files of a killed process. The last attempt starts
         # empty, because these files may be the cause of the failures.
         if attempt in (1, _ATTEMPTS):
             shutil.rmtree(part, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Writes dead letters to ``<name>.dead_letters``: complete changes that could only be published as stubs.
 
-Their format is a contract, described in ``schemas/README.md``. ``spark_consumers.dead_letters`` writes those of
-consumers; ``relay.operations.dead_letters`` reads both.
+Their format is a contract, described in ``schemas/README.md``. ``spark_consumers.dead_letters`` writes the
+consumers' dead letters; ``relay.operations.dead_letters`` reads both kinds.
 """
 
 import json

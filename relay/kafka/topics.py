@@ -82,7 +82,7 @@ class RequiredTopic:
         return NewTopic(self.name, self.partitions, replication_factor=self.replicas, config=config)
 
     def described(self) -> str:
-        """Return its partitions, and what the config says of it, in words."""
+        """Return its partitions, and what the config says about it, in words."""
         chosen = {**({REPLICAS: self.replicas} if self.replicas > 0 else {}), **self.chosen}
         return ", ".join((partitions_text(self.partitions), *(f"{name}={value}" for name, value in chosen.items())))
 

@@ -117,7 +117,7 @@ class _HeldTransaction:
 
 
 class ReplicatedEvents:
-    """The events of a target, without those of its parents' streams; the others tell where they were made.
+    """The events of a target, without the events from its parents' streams; the rest say where they were made.
 
     ``parents``: by their names in the checkpoint table. ``own``: the id or UUID of the server being read.
     """

@@ -60,7 +60,7 @@ def warn_of_cascades(
 def check_versioned(
     source: str, server: ServerConnection, database: str, tables: Collection[str], key: Callable[[str], Sequence[str]]
 ) -> dict[str, str]:
-    """Return those of ``tables`` that cannot be relayed, with reasons. Raises ``Unavailable``.
+    """Return which ``tables`` cannot be relayed, with reasons. Raises ``Unavailable``.
 
     ``key``: the columns that the config names instead of a table's primary key. Raises ``RelayError`` if they would
     make the versions of a row look like the row itself.

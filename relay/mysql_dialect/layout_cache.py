@@ -130,7 +130,7 @@ class SkippedTables:
         self.is_quiet = False
         self._database = database
         self._named = self._kept = frozenset(named or ())
-        self._keyless: frozenset[str] = frozenset()  # those of ``reasons`` that lack a key
+        self._keyless: frozenset[str] = frozenset()  # the tables in ``reasons`` that lack a key
         self._lock = threading.Lock()
 
     def was_relayed(self, table: str) -> bool:

@@ -62,7 +62,7 @@ class Classified:
 
     @property
     def emptied(self) -> tuple[Name, ...]:
-        """The tables that it empties, even if it fills them again, or that it renames; not those of a dropped database.
+        """The tables that it empties, even if it fills them again, or renames; no tables of a dropped database.
 
         Excludes a table whose name another one takes in the same statement, as at the end of an online schema change.
         """

@@ -169,7 +169,7 @@ class VerifierObserver(Collector):
     # ------------------------------------------------------------------ by any thread
 
     def stalls(self) -> list[Stall]:
-        """Return which sinks cannot be looked at, and why (I10). What is accused is no stall: see the metrics."""
+        """Return which sinks cannot be looked at, and why (I10). An accusation is not a stall: see the metrics."""
         now = self._clock()
         with self._lock:
             blind = {sink: each.blind for sink, each in self._counts.items() if each.blind}

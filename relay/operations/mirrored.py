@@ -25,7 +25,7 @@ from relay.operations.status import find_source
 _TAIL = 100
 """How many of a partition's last offsets are read: some of them may be markers of transactions, or unknown schemas."""
 
-_MARGIN = 60  # seconds that the workers of a relay may be apart in what they know of each other's shards
+_MARGIN = 60  # seconds by which a worker may be late to learn about the others' shards
 
 
 def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""The samples of one sink that ``relay verify --forever`` looks at: where they come from, and what becomes of them.
+"""The samples of one sink that ``relay verify --forever`` looks at: where they come from, and how they end.
 
 A sample is looked at after a minute, and again each round while it differs. ``relay.operations.suspicion`` decides.
 """
@@ -186,7 +186,7 @@ class Samples(ABC):
         return f"its last change is {last['what']} {last['event_id']}, {where}; the consumer, at offset {at}, {done}"
 
     def _look_at_consumer(self, now: float) -> None:
-        """Accuse a consumer that stands although records wait: what it has not applied proves nothing of its rows."""
+        """Accuse a consumer that does not advance although records wait: until then its rows prove nothing."""
         applied = self.applied
         if not applied.waiting or applied.committed != self._committed or self._stands_since is None:
             self._committed, self._stands_since = applied.committed, now if applied.waiting else None

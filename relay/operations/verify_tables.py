@@ -111,7 +111,7 @@ class TableVerification:
 
 
 class Applied(Protocol):
-    """What `AppliedTime` says of a consumer, after a call of ``through``."""
+    """What `AppliedTime` says about a consumer, after a call of ``through``."""
 
     is_running: bool
     apply_every: float

@@ -49,7 +49,7 @@ class Lineage:
         return self.committed.plan.passed if self.committed.plan is not None else ()
 
     def ready(self) -> Iterator[Shard]:
-        """Yield the unfinished shards whose parents have all ended (I2), also those of which `is_asked_for` is true."""
+        """Yield the unfinished shards whose parents have all ended (I2), or for which `is_asked_for` is true."""
         checkpoints, passed = self.committed.checkpoints, self._passed
         for shard in self.listed.values():
             is_over = shard.id in passed or has_ended(checkpoints, shard.id)

@@ -26,7 +26,7 @@ def is_unread(view: CommittedRecords, source: str) -> bool:
 
 
 def proves_read(control: SnapshotControl | None) -> bool:
-    """Whether a snapshot of all tables has finished: that of ``control``, or an earlier one."""
+    """Whether a snapshot of all tables has finished: the one in ``control``, or an earlier one."""
     return control is not None and (control.read or (not is_running(control) and control.tables is None))
 
 

@@ -52,7 +52,7 @@ class Planning:
         return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=hashed), gap
 
     def again(self, committed: CommittedStream, requested: str) -> tuple[Plan, Gap]:
-        """Return a new plan for a stream that had one before, and a gap that tells what it skips (I9).
+        """Return a new plan for a stream that had one before, and a gap that says what it skips (I9).
 
         ``requested``: the ``start`` of the config, which may differ from this source's. Raises what ``first`` does.
         """
@@ -160,7 +160,7 @@ class Planning:
         return {table.table: key_of(table) for table in self.source.tables()}
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
-        """Refuse ``tables`` whose key differs from that of earlier changes (I2). Raises ``RelayError``."""
+        """Refuse ``tables`` whose key differs from the key of earlier changes (I2). Raises ``RelayError``."""
         for table in tables:
             planned = plan.keys.get(table.table)
             if planned is None:

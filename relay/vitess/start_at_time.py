@@ -1,7 +1,7 @@
 """Finds the position of a shard at a time, through vtgate, whose streams start only at positions.
 
 As in Vitess' update stream design ("Update Stream API Change"), the right binlog file comes first, then a transaction
-in it. A tablet tells what each file begins with. A stream of no table has the time of every transaction.
+in it. A tablet says what each file begins with. A stream of no table has the time of every transaction.
 """
 
 import re

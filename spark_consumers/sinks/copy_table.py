@@ -66,7 +66,7 @@ class CopyTable:
             self._knows_topics = True
 
     def _note_topics(self, batch: DataFrame) -> None:
-        """Forget what is known of a topic that was created again since: its offsets are of other records."""
+        """Forget everything about a topic that was created again since: its offsets mean other records."""
         known = json.loads(self.target.properties(batch).get(TOPIC_IDS, "{}"))
         present = self._topic_ids()
         replaced = created_again(known, present)
@@ -209,7 +209,7 @@ class CopyTable:
         self._apply_to_rows(batch, rows, lambda row: truncate(row, change, truncations_of(row)), counts)
 
     def sweep(self, batch: DataFrame, end: ChangeHead, counts: VerdictCounts, *, last: bool) -> None:
-        """Delete a partition's rows that a snapshot did not find; the ``last`` one's also those of replaced topics."""
+        """Delete a partition's rows that a snapshot did not find; with ``last``, also the rows of replaced topics."""
         begin = end.snapshot.as_of if end.snapshot is not None else 0
         place = end.place
         rows = self.target.rows(batch, SelectedRows(place.topic, [place.partition], last, begin))

@@ -31,7 +31,7 @@ _KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 _DAY = 86_400_000_000  # microseconds
 _ABSENT = (
     *("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"),
-    "DELTA_INVALID_PARTITION_PATH",  # for a folder inside that of another table
+    "DELTA_INVALID_PARTITION_PATH",  # for a folder inside another table's folder
 )
 
 MISFIT = "a value of type"

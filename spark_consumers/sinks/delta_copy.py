@@ -49,7 +49,7 @@ class DeltaTable(LakeTable):
             "delta.checkpointInterval": "50",
             # Without them each batch writes whole files again for the few rows that it changes.
             "delta.enableDeletionVectors": "true",
-            # Only the source's columns have statistics: those of our columns take time, and no query uses them.
+            # Only the source's columns have statistics: statistics of our columns take time, and no query uses them.
             _WITH_BOUNDS: str(min(len(plan.added), _MOST_WITH_BOUNDS)),
             **delta.without_dictionaries(_ALL_DIFFERENT),
             **self._first_properties(plan),

@@ -1,4 +1,4 @@
-"""The table under a table's own name in a copy in Delta: what it has is what the table has at its source.
+"""The table under a table's own name in a copy in Delta: it has the rows that the table has at its source.
 
 The rows, with tombstones and our columns, are in a table inside its folder, which has the tombstones in a separate
 partition. The log of the one under the name lists the same files but the tombstones', and no column of ours. So each

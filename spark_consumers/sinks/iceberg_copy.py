@@ -101,7 +101,7 @@ def change_property(
 
 
 def commit(session: SparkSession, name: str, change: Callable[[Any], Any]) -> bool:
-    """Commit what ``change`` makes of a table's metadata; return False if it makes None of what is there by now."""
+    """Commit the metadata that ``change`` returns for a table's current metadata; return False if it returns None."""
     operations = iceberg_table(session, name).operations()
     while True:
         found = operations.refresh()

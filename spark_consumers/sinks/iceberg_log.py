@@ -48,7 +48,7 @@ class IcebergLog(LogTable):
         return {
             **iceberg_copy.SETTINGS,
             _STAGES: "true",
-            # Otherwise Spark moves or sorts the rows of each batch, which are those of a few days.
+            # Otherwise Spark moves or sorts the rows of each batch, which are from a few days only.
             "write.distribution-mode": "none",
             "write.spark.fanout.enabled": "true",
             # Minima and maxima of images and tokens would take time, and no query has a use for them.

@@ -81,7 +81,7 @@ class LogTable(ABC):
 
     @abstractmethod
     def _properties(self) -> Mapping[str, str]:
-        """Return the properties of a new table, without those of its upkeep."""
+        """Return the properties of a new table, without the properties for its upkeep."""
 
     def _properties_of_gaps(self) -> Mapping[str, str]:
         return {}

@@ -1,4 +1,4 @@
-"""The view of a table of the copy in PostgreSQL: what it has is what the table has at its source."""
+"""The view of a table of the copy in PostgreSQL: it has the rows that the table has at its source."""
 
 from collections.abc import Mapping, Sequence
 

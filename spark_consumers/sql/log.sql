@@ -67,8 +67,8 @@ snapshots AS (
     WHERE ended.attributes['snapshot'] = 'end' AND begun.attributes['snapshot'] = 'begin'
     GROUP BY ended.source
 ),
--- A TRUNCATE deletes the older rows of its shard, and those of several shards the rows that one of them must have had.
--- A row of which that is not certain is kept.
+-- A TRUNCATE deletes the older rows of its shard. TRUNCATEs of several shards also delete the rows that one of these
+-- shards must have had. A row stays if that is not certain.
 truncated AS (
     SELECT source, item,
         max(is_older AND begins AND ends) OR max(is_older AND begins) AND max(is_older AND ends)

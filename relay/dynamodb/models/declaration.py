@@ -185,7 +185,7 @@ def _undeclared(model: Any) -> InvalidModel:
 
 
 def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Index]]:
-    """Return all columns and indexes of a class, those of its bases first, each as a new object.
+    """Return all columns and indexes of a class, first the inherited ones, each as a new object.
 
     Each base contributes its own declarations, in Python's order: an inherited one hides nothing that another base
     declares.

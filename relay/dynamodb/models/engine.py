@@ -240,8 +240,8 @@ class Engine:
     ) -> Search[M]:
         """Return all items from the table or an index.
 
-        ``parallel``: the number of this part, from 0, and the number of all parts that are scanned in parallel. The
-        other arguments are those of ``query``.
+        ``parallel``: the number of this part, from 0, and the number of all parts that are scanned in parallel. For
+        the other arguments, see ``query``.
         """
         declared, table = declaration_of(model), self.table_name(model)
         request, names = searched(declared, table, index, None, filter, projection, consistent, self._reading)

@@ -1,7 +1,7 @@
 """Decodes MySQL's binary JSON to the text that MySQL prints for it.
 
-The format is described in MySQL's ``sql-common/json_binary.h``, the text is that of its ``Json_wrapper::to_string``.
-MariaDB stores JSON as text.
+The format is described in MySQL's ``sql-common/json_binary.h``. The text is as its ``Json_wrapper::to_string`` writes
+it. MariaDB stores JSON as text.
 """
 
 import struct

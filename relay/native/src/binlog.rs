@@ -106,7 +106,7 @@ impl ScannedTransactions {
         self.transactions[self.at..].iter().map(|one| one.timestamp).max()
     }
 
-    /// The set of those of MySQL that were not taken, or the last GTID of MariaDB, whose server is the same in all.
+    /// The set of MySQL's GTIDs that were not taken, or the last GTID of MariaDB, since all name one server.
     #[getter]
     fn gtids(&self) -> Option<String> {
         let (first, last) = (self.transactions.get(self.at)?.number, self.transactions.last()?.number);

@@ -41,8 +41,8 @@ type Page = (ChangeBlock, i64, usize, i64, i64);
 #[pymethods]
 impl CompiledItems {
     /// `shard`: globally qualified. `key`: of each column its type in DynamoDB, and its field. `change`: makes a change
-    /// of what `ChangeBlock` knows of it. `key_value`: makes the rare values of keys. `attributes`: makes those of a
-    /// record.
+    /// from the fields that `ChangeBlock` has. `key_value`: makes the rare values of keys. `attributes`: makes the rare
+    /// values of a record.
     #[new]
     #[pyo3(signature = (*, shard, source, table, key, change, key_value, attributes))]
     #[allow(clippy::too_many_arguments)]
