@@ -222,13 +222,13 @@ class Worker:
 
     def _check_plans(self, lost: LostState | None) -> None:
         """Refuse a config that contradicts its checkpoints, and lost checkpoints, before anything is read."""
-        view, patience = self._group.view, self._group.barrier_timeout
+        view = self._group.view
         if lost is not None:
-            lost.require_checkpoints(view, [each.source for each in self._sources.values()], patience)
+            lost.require_checkpoints(view, [each.source for each in self._sources.values()])
             for source in self._sources.values():
                 source.planning.cluster = lost.cluster
         else:
-            view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
+            view.require_end(range(topics.CHECKPOINT_PARTITIONS), self._group.barrier_timeout)
         for name, source in self._sources.items():
             with fault_of(name):
                 source.choose_stream(is_alone=len(self._sources) == 1)

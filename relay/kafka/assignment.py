@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from relay.errors import RelayError, Unavailable, checkpoints_deleted, group_refused
 from relay.kafka.checkpoints import CheckpointView
+from relay.kafka.settings import barrier_timeout
 from relay.kafka.transient_errors import is_transient
 from relay.process.slow_call import SlowCall
 
@@ -63,8 +64,7 @@ class Assignment:
         # A predecessor's transaction times out before the group expels it, and a worker whose main thread hangs is
         # expelled last: transaction < session < max.poll.interval.
         self.session_timeout = session = 1.5 * transaction_timeout
-        # The broker checks for timed-out transactions every ten seconds.
-        self.barrier_timeout = transaction_timeout + 20.0
+        self.barrier_timeout = barrier_timeout(transaction_timeout)
         # The member id that this worker last passed the fence with.
         self._member = ""
         # When this worker last served the group, and last woke the client for a heartbeat, by the monotonic clock.

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _READ_PATIENCE = 60.0
 """Seconds without progress after which a command stops waiting."""
 
-_TELL_AFTER = 2.0  # seconds without progress
+TELL_AFTER = 2.0  # seconds without progress
 
 _ASK_TIMEOUT = 5.0  # seconds, for the end offsets
 
@@ -140,7 +140,7 @@ class CheckpointView(CommittedRecords):
         if ends is None:
             return False
         while self._missing(ends) and self.clock() <= deadline:
-            self._check_stop()
+            self.check_stop()
             self._take(0.02)
         return self._finish(ends, asked_at)
 
@@ -166,7 +166,7 @@ class CheckpointView(CommittedRecords):
                     f"cannot read topic {self.topic} to its end: no progress for {patience:.0f} s in "
                     f"{_listed(missing, ends)}"
                 )
-            elif waited > _TELL_AFTER and not is_told:
+            elif waited > TELL_AFTER and not is_told:
                 is_told = True
                 log.info(
                     "topic %s: waiting up to %.0f s for the transaction of another worker to end in %s",
@@ -174,7 +174,7 @@ class CheckpointView(CommittedRecords):
                     patience,
                     _listed(missing, ends),
                 )
-            self._check_stop()
+            self.check_stop()
             self._take(0.02)
         self._finish(ends, asked_at)
 
@@ -225,7 +225,7 @@ class CheckpointView(CommittedRecords):
                 return ends
             if self.clock() > deadline:
                 return None
-            self._check_stop()
+            self.check_stop()
             refresh_metadata(self._admin)
             timeout = min(2 * timeout, 5.0)
             time.sleep(0.1)
@@ -250,7 +250,8 @@ class CheckpointView(CommittedRecords):
             request_timeout=timeout,
         )
 
-    def _check_stop(self) -> None:
+    def check_stop(self) -> None:
+        """Raise ``StopRequested`` if the relay was asked to stop."""
         if self.stopping():
             raise StopRequested
 

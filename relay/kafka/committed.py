@@ -13,24 +13,29 @@ from relay.errors import Unavailable, group_refused
 from relay.kafka import topics
 from relay.kafka.partition_offsets import Partition, offset_bounds
 
-_PATIENCE = 60.0
-"""Seconds without progress after which a read to the end fails."""
+_PATIENCE = 60.0  # seconds without progress after which a read to the end fails
 
 _TIMES_WITHIN = 30.0  # seconds
 
 
 def read_all_committed(
-    admin: AdminClient, config: Config, topic: str, *, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+    admin: AdminClient,
+    config: Config,
+    topic: str,
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    patience: float = _PATIENCE,
 ) -> Iterator[Message]:
     """Yield all committed records of ``topic`` up to its present end; none if it does not exist.
 
-    ``isolation``: which end; READ_UNCOMMITTED waits for transactions that are open now. Raises ``Unavailable``.
+    ``isolation``: which end; READ_UNCOMMITTED waits for transactions that are open now. ``patience``: seconds without
+    progress. Raises ``Unavailable``.
     """
     found = topics.list_topics(admin, config).get(topic)
     if found is None:
         return
     ends = offset_bounds(admin, [(topic, number) for number in found.partitions], isolation=isolation)
-    yield from read_committed(config, ends, lambda: None, exit_at_end=True)
+    yield from read_committed(config, ends, lambda: None, exit_at_end=True, patience=patience)
 
 
 def open_reader(config: Config, client: str, group: str, settings: Mapping[str, Any]) -> Consumer:
@@ -51,12 +56,18 @@ def open_reader(config: Config, client: str, group: str, settings: Mapping[str, 
 
 
 def read_committed(
-    config: Config, ends: Mapping[Partition, tuple[int, int]], flush: Callable[[], object], *, exit_at_end: bool
+    config: Config,
+    ends: Mapping[Partition, tuple[int, int]],
+    flush: Callable[[], object],
+    *,
+    exit_at_end: bool,
+    patience: float = _PATIENCE,
 ) -> Generator[Message, None, None]:
     """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 
     ``ends``: the first and the end offset to read of each partition. ``exit_at_end``: stop at the end offsets, however
-    long that takes while records arrive. ``flush``: called whenever no record is waiting.
+    long that takes while records arrive, with at most ``patience`` seconds without one. ``flush``: called whenever no
+    record is waiting.
     """
     # librdkafka requires a group. Partitions are assigned and nothing is committed, so it never exists.
     group = f"{config.name}.tail"
@@ -71,9 +82,9 @@ def read_committed(
                 flush()
                 message = consumer.poll(0.5)
             if message is None:
-                if exit_at_end and time.monotonic() - advanced_at > _PATIENCE:
+                if exit_at_end and time.monotonic() - advanced_at > patience:
                     left = ", ".join(f"{topic}[{number}]" for topic, number in sorted(unread)[:3])
-                    raise Unavailable(f"cannot read {left} to the end: nothing arrived for {_PATIENCE:.0f} s")
+                    raise Unavailable(f"cannot read {left} to the end: nothing arrived for {patience:.0f} s")
                 continue
             problem, where = message.error(), (message.topic() or "", message.partition() or 0)
             if problem is not None and problem.code() != KafkaError._PARTITION_EOF:

@@ -75,6 +75,11 @@ def _refusal(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
+def barrier_timeout(transaction_timeout: float) -> float:
+    """Return after how many seconds an open transaction has certainly ended: the broker checks every ten seconds."""
+    return transaction_timeout + 20.0
+
+
 @dataclass(frozen=True)
 class KafkaSettings:
     """``client``: for consumers and admin clients. ``producer``: all settings of the transactional producer.
