@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from confluent_kafka import IsolationLevel
@@ -12,12 +15,12 @@ from confluent_kafka.admin import AdminClient
 
 from relay.avro.schema import change_schema
 from relay.config import Config
-from relay.errors import Unavailable
+from relay.errors import Unavailable, fault_of
 from relay.kafka import topics
-from relay.kafka.checkpoints import CheckpointView, read_checkpoints
+from relay.kafka.checkpoints import TELL_AFTER, CheckpointView, read_checkpoints
 from relay.kafka.committed import read_all_committed
 from relay.kafka.partition_offsets import offset_bounds
-from relay.kafka.settings import KafkaSettings
+from relay.kafka.settings import KafkaSettings, barrier_timeout
 from relay.process.slow_call import SlowCall
 from relay.records import CommittedRecords, Gap, Plan, StreamId
 from relay.source import Source
@@ -27,6 +30,10 @@ from relay.table import TableSchema
 
 if TYPE_CHECKING:
     from relay.avro.registry import PublishedSchemas
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CHECKPOINTS_LOST = "checkpoints lost"
 SCHEMAS_LOST = "schemas lost"
@@ -55,22 +62,27 @@ class LostState:
     def __init__(self, admin: AdminClient, config: Config) -> None:
         self._admin = admin
         self._config = config
-        self.cluster = topics.cluster_id(admin, config)
+        self._patience = barrier_timeout(KafkaSettings.from_config(config).transaction_timeout)
 
-    def require_checkpoints(self, view: CheckpointView, sources: Sequence[Source], patience: float) -> None:
+    @cached_property
+    def cluster(self) -> str:
+        """The id of the Kafka cluster; empty if it is not known."""
+        return topics.cluster_id(self._admin, self._config)
+
+    def require_checkpoints(self, view: CheckpointView, sources: Sequence[Source]) -> None:
         """Read ``view`` to its end, and refuse sources that have lost checkpoints: changes would be skipped or
         published twice.
 
-        ``patience``: seconds without progress. Raises ``Unavailable``.
+        Raises ``Unavailable`` and ``StopRequested``.
         """
         reading = SlowCall("watermarks", self._watermarked)
-        view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
+        view.require_end(range(topics.CHECKPOINT_PARTITIONS), self._patience)
         self._require_own(view, sources)
-        suspects = self._lost(view, sources, reading.result())
+        suspects = self._lost(view, sources, self._awaited(reading, view))
         if not suspects:
             return
         # Other workers may have written them, or pruned a shard, since the first of the two was read.
-        view.require_end(range(topics.CHECKPOINT_PARTITIONS), patience)
+        view.require_end(range(topics.CHECKPOINT_PARTITIONS), self._patience)
         lost = {}
         for name, loss in self.lost(view, sources).items():
             before = suspects[name].signs if name in suspects else ()
@@ -91,13 +103,15 @@ class LostState:
         for source in sources:
             newest = view.newest(source.name)
             made_for = newest.plan.cluster if newest is not None and newest.plan is not None else ""
-            if made_for not in ("", self.cluster):  # I1
-                raise Unavailable(
-                    f"the checkpoints of source {source.name} are of another Kafka cluster, {made_for}: this one is "
-                    f"{self.cluster}. A mirror may have checkpoints without the changes that they cover, so nothing "
-                    f"was read. `relay status CONFIG --mirrored {source.name}` prints a time from which nothing is "
-                    f"missing. Begin there: with `relay reset CONFIG {source.name} --to TIME`, or with another `name`"
-                )
+            if made_for and self.cluster and made_for != self.cluster:  # I1
+                with fault_of(source.name):
+                    raise Unavailable(
+                        f"the checkpoints of source {source.name} are of another Kafka cluster, {made_for}: this one "
+                        f"is {self.cluster}. A mirror may have checkpoints without the changes that they cover, so "
+                        f"nothing was read. `relay status CONFIG --mirrored {source.name}` prints a time from which "
+                        f"nothing is missing. Begin there: with `relay reset CONFIG {source.name} --to TIME`, or with "
+                        "another `name`"
+                    )
 
     def lost(self, view: CommittedRecords, sources: Iterable[Source]) -> dict[str, Loss]:
         """Return, by name, the sources that were relayed before and have lost their plan or checkpoints of shards.
@@ -112,11 +126,24 @@ class LostState:
         if moved := moved_keys(self._admin, self._config, plan):
             raise Unavailable("\n".join(moved.values()))  # I2
 
+    def _awaited(self, reading: SlowCall[T], view: CheckpointView) -> T:
+        if not wait([reading], TELL_AFTER).done:
+            log.info(
+                "topic %s: waiting up to %.0f s for the transaction of another worker to end",
+                self._config.internal("watermarks"),
+                self._patience,
+            )
+        while not wait([reading], 0.1).done:
+            view.check_stop()
+        return reading.result()
+
     def _watermarked(self) -> Mapping[str, list[list[str]]]:
         """Return, by source, the stream of each watermark, and its shard if it has one."""
         # Waits for open transactions: one may remove the watermark of a shard whose checkpoint is already gone.
         topic = self._config.internal("watermarks")
-        records = read_all_committed(self._admin, self._config, topic, isolation=IsolationLevel.READ_UNCOMMITTED)
+        records = read_all_committed(
+            self._admin, self._config, topic, isolation=IsolationLevel.READ_UNCOMMITTED, patience=self._patience
+        )
         last = {record.key() or OVERALL: record.value() is not None for record in records}
         found: dict[str, list[list[str]]] = {}
         for _, source, *of in (orjson.loads(key) for key, is_there in last.items() if is_there and key != OVERALL):

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
 import yaml
+from confluent_kafka import Producer
 
 from relay.avro.registry import open_schemas
 from relay.cache.keys import gap_bump
 from relay.config import load
 from relay.engine.kinds import open_source
 from relay.errors import Unavailable
-from relay.kafka.checkpoints import CheckpointView
+from relay.kafka.checkpoints import CheckpointView, StopRequested
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
-from relay.records import StreamId
+from relay.records import CommittedRecords, Plan, StreamId
+from relay.stream import lost_state
 from relay.stream.lost_state import LostState
+from relay.stream.watermark_records import OVERALL
 from tests.command_line import errors
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.scripted_relay import start_relay, tail_topic
@@ -195,13 +199,13 @@ def test_a_worker_that_starts_while_another_plans_the_source_is_not_refused(
             read = view.require_end
             reads = iter([lambda *whole: None])  # the first was before that
             monkeypatch.setattr(view, "require_end", lambda *whole: next(reads, read)(*whole))
-            lost.require_checkpoints(view, [source], 30.0)
+            lost.require_checkpoints(view, [source])
             relay.delete("checkpoints")
             relay.create()
             with closing(CheckpointView(settings.client, settings.checkpoints)) as empty:
                 empty.require_end(range(CHECKPOINT_PARTITIONS), 30.0)
                 with pytest.raises(Unavailable, match="checkpoints are lost"):
-                    lost.require_checkpoints(empty, [source], 30.0)
+                    lost.require_checkpoints(empty, [source])
 
 
 class RegisteredMeanwhile:
@@ -299,3 +303,42 @@ def test_other_topics_the_offsets_of_the_group_and_local_state_are_made_again(
     assert relay.watermarks()
     assert relay.gap_records() == []
     assert relay.command("dead-letters", "list", "CONFIG").stdout == "no dead letters\n"
+
+
+def test_a_plan_of_another_cluster_stops_its_source_alone_and_an_unknown_cluster_none(relay: LostRelay) -> None:
+    """I1, I12"""
+    source, view = cast(Any, SimpleNamespace(name="s")), CommittedRecords()
+    view.apply(StreamId("s", "stream").plan_key, Plan("latest", 0.0, {}, {}, cluster="of-another-one").to_json())
+    state = LostState(relay.admin, load(relay.path))
+    with pytest.raises(Unavailable, match="are of another Kafka cluster, of-another-one") as refused:
+        state._require_own(view, [source])
+    assert refused.value.source == "s"
+    state.cluster = ""  # a proxy does not tell it
+    state._require_own(view, [source])
+
+
+def test_a_worker_waits_for_the_transaction_of_another_one_that_may_remove_a_watermark(
+    relay: LostRelay, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3: as long as Kafka lets it be open, unless it is asked to stop."""
+    relay.configure()
+    relay.create()
+    config = load(relay.path)
+    settings = KafkaSettings.from_config(config)
+    other = Producer({"bootstrap.servers": config.kafka.bootstrap_servers, "transactional.id": relay.name})
+    other.init_transactions(60)
+    other.begin_transaction()
+    other.produce(settings.watermarks, b"removed", OVERALL)
+    assert other.flush(60) == 0
+    caplog.set_level("INFO", "relay")
+    with closing(CheckpointView(settings.client, settings.checkpoints)) as view:
+        view.stopping = lambda: "for the transaction of another worker" in caplog.text
+        with pytest.raises(StopRequested):
+            LostState(relay.admin, config).require_checkpoints(view, [])
+        assert f"topic {settings.watermarks}: waiting up to {settings.transaction_timeout + 20:.0f} s" in caplog.text
+        view.stopping = lambda: False
+        monkeypatch.setattr(lost_state, "barrier_timeout", lambda _: 3.0)
+        with pytest.raises(Unavailable, match="nothing arrived for 3 s"):
+            LostState(relay.admin, config).require_checkpoints(view, [])
+        other.abort_transaction(60)
+        LostState(relay.admin, config).require_checkpoints(view, [])
