@@ -28,15 +28,17 @@ def shortage(client: Mapping[str, Any], topics: Collection[str]) -> str:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
     for resource, configured in admin.describe_configs(resources, request_timeout=_TIMEOUT).items():
         try:
-            needed = int(configured.result()["min.insync.replicas"].value)
+            needed = configured.result().get("min.insync.replicas")
             partitions = described[resource.name].result().partitions
         except KafkaException:
             continue  # there is no such topic, or no broker answers, which its own errors say
+        if needed is None or not needed.value:
+            continue  # not every server that speaks Kafka's protocol has it
         for partition in partitions:
-            if (in_sync := len(partition.isr)) < needed:
+            if (in_sync := len(partition.isr)) < int(needed.value):
                 return (
                     f"nothing can be written to partition {partition.id} of topic {resource.name!r}: {in_sync} of its "
                     f"{len(partition.replicas)} replicas {'is' if in_sync == 1 else 'are'} in sync, and "
-                    f"min.insync.replicas is {needed}. Start the brokers that are away"
+                    f"min.insync.replicas is {needed.value}. Start the brokers that are away"
                 )
     return ""
