@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
@@ -18,6 +18,7 @@ from relay.kafka.transient_errors import is_transient
 
 _TRIES = 5
 _REQUEST_TIMEOUT = 5.0
+_WITHOUT_MEMBERS = {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD}
 
 T = TypeVar("T")
 
@@ -57,6 +58,19 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
         ]
 
     return sorted(_answered(admin, ask, f"the members of consumer group {group}"), key=lambda member: member.id)
+
+
+def has_members(admin: AdminClient, group: str) -> bool:
+    """Whether ``group`` has members. A process that has to stay alive may ask it, too. Raises ``Unavailable``."""
+
+    def ask() -> bool:
+        found = admin.list_consumer_groups(request_timeout=_REQUEST_TIMEOUT).result()
+        known = [each.state for each in found.valid if each.group_id == group]
+        if not known and found.errors:  # of a broker that may coordinate it
+            raise found.errors[0]
+        return bool({*known} - _WITHOUT_MEMBERS)
+
+    return _answered(admin, ask, f"whether consumer group {group} has members")
 
 
 def offsets_behind(

@@ -21,7 +21,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.checkpoints import committed_records
 from relay.kafka.committed import read_all_committed
-from relay.kafka.group import members
+from relay.kafka.group import has_members
 from relay.kafka.group_offsets import GroupOffsets, Offsets
 from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike, digest_pairs
 from relay.operations.suspicion import ROUNDS, Judgement, Suspicion, Terms
@@ -327,13 +327,17 @@ class AppliedTime:
             for topic, of_topic in ends.items()
             for partition, end in of_topic.items()
         )
-        if not self.waiting:
-            self._through, self._awaited = max(self._through, published), None
-        return self._through
+        if self.waiting:
+            return self._through
+        self._awaited = None
+        reached = max(self._through, published)
+        if self.is_running:  # I1: what is committed while no relay runs is on no topic yet when one runs again
+            self._through = reached
+        return reached
 
     def _published(self) -> float:
         now, config = time.time(), self._config
-        self.is_running = bool(members(self._admin, f"{config.name}.relay", config.internal("checkpoints")))
+        self.is_running = has_members(self._admin, f"{config.name}.relay")
         if not self.is_running:
             return now
         found = 0.0

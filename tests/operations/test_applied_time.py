@@ -8,14 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from relay.config import Config
 from relay.kafka.group_offsets import GroupOffsets
 from relay.operations.verify_tables import AppliedTime
+from relay.stream.watermark_records import OVERALL
 from tests.kafka.configs import config as config_of
 from tests.kafka.limited_topics import create
 from tests.kafka.proxy import Api, Pass, ProxiedBroker, Request, Verdict
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.services
 
@@ -59,7 +61,33 @@ def test_a_change_that_is_published_while_the_ends_are_looked_up_does_not_count_
         assert through.result() <= before
 
 
-def publish(config: Config) -> None:
+def test_a_stop_of_the_relay_says_nothing_of_what_was_committed_then_once_it_runs_again(
+    broker: ProxiedBroker, unique: str
+) -> None:
+    """I1: until it has published that, a row that differs is only late."""
+    config = config_of(unique, broker.bootstrap_servers, partitions=1)
+    for topic in (config.topic("orders"), config.internal("watermarks"), config.internal("checkpoints")):
+        create(broker.bootstrap_servers, topic, 1)
+    publish(config, config.internal("watermarks"), OVERALL, b'{"watermark": 1000}')
+    with closing(GroupOffsets(config, "log", [config.topic("orders")])) as group:
+        group.commit({config.topic("orders"): {"0": 0}}, ids={}, wait=True)
+    relay = Consumer({**config.kafka.client(), "group.id": f"{unique}.relay"})
+    with closing(AppliedTime(config, "log")) as applied, closing(relay):
+        assert applied.through() > 1000
+        assert not applied.is_running
+        relay.subscribe([config.internal("checkpoints")])
+
+        def runs() -> bool:
+            relay.poll(0.1)
+            through.append(applied.through())
+            return applied.is_running
+
+        through: list[float] = []
+        wait_until(runs)
+        assert through[-1] == 1000
+
+
+def publish(config: Config, topic: str = "", key: bytes | None = None, value: bytes = b"change") -> None:
     producer = Producer(config.kafka.client())
-    producer.produce(config.topic("orders"), b"change", partition=0)
+    producer.produce(topic or config.topic("orders"), value, key, partition=0)
     assert producer.flush(30) == 0
