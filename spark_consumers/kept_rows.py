@@ -83,7 +83,8 @@ def kept_rows(config: Config, kind: str) -> Iterator[OpenKeptRows]:
         return
     from spark_consumers.log_rows import LoggedRows
     from spark_consumers.session import another_session, delta_session
+    from spark_consumers.sinks.kept_in_spark import KeptInSpark
 
     with delta_session(config.spark, functions=True) as session:
         # In a separate session, because of the views.
-        yield partial(LoggedRows, another_session(session, delta=True), config)
+        yield partial(KeptInSpark, partial(LoggedRows, another_session(session, delta=True), config))

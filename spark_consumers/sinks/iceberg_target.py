@@ -138,11 +138,12 @@ class IcebergTarget(_Tables, CopyTarget):
     def kept_rows(self, config: Config) -> Iterator[OpenKeptRows]:
         from spark_consumers.session import delta_session
         from spark_consumers.sinks import iceberg_copy
+        from spark_consumers.sinks.kept_in_spark import KeptInSpark
         from spark_consumers.sinks.kept_lake import KeptInLake
 
         with delta_session(config.spark) as session:
             iceberg_copy.refuse_unready(session, self._place.catalog)
-            yield partial(KeptInLake, session, self._tables())
+            yield partial(KeptInSpark, partial(KeptInLake, session, self._tables()))
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
         from spark_consumers.sinks import iceberg_copy
