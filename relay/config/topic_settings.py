@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
@@ -114,7 +115,12 @@ TopicSettings = Annotated[
 
 def text_of(value: str | float) -> str:
     """Return a value as Kafka writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    match value:
+        case bool():
+            return str(value).lower()
+        case float():
+            return format(Decimal(str(value)), "f")  # 0.00001, not 1e-05
+    return str(value)
 
 
 def chosen(by_table: Mapping[str, Mapping[str, Any]], table: str) -> dict[str, tuple[Location, str]]:

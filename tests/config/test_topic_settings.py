@@ -42,6 +42,11 @@ def test_each_setting_comes_from_the_table_or_from_the_first_pattern_that_has_it
     assert said(found, "default") == said(found, "appears later")
 
 
+def test_a_small_share_is_a_number_as_kafka_writes_it(tmp_path: Path) -> None:
+    found = config(tmp_path, "{orders: {min.cleanable.dirty.ratio: 0.00001}}")
+    assert said(found, "orders")["min.cleanable.dirty.ratio"] == "0.00001"
+
+
 def test_a_table_without_a_number_of_partitions_of_its_own_has_that_of_all(tmp_path: Path) -> None:
     found = config(tmp_path, "{orders: {retention.ms: 5}, lines: {partitions: 2}}", ["orders", "lines", "items"])
     assert [found.partitions(table) for table in found.tables] == [6, 2, 6]
