@@ -38,6 +38,7 @@ WALL_CLOCK = {
     "relay/observe/observer.py": "times and lags that are shown",
     "relay/operations/dead_letters.py": "the age of a record of Kafka, which is older than the process",
     "relay/operations/gaps.py": "says when a record was written",
+    "relay/operations/mirrored.py": "a person's time may be in the future",
     "relay/operations/reset.py": "says when a record was written",
     "relay/operations/snapshot.py": "says when a record was written",
     "relay/operations/status.py": "a lag that is shown",

@@ -57,6 +57,8 @@ def status(
     """
     if watch and (token, mirrored) != (None, None):
         raise ConfigError("--watch: it shows the status, not a token: omit --watch, or --token and --mirrored")
+    if mirrored is not None and (token is not None or as_json):
+        raise ConfigError("--mirrored: it prints a time: omit --token and --json")
     if whole_until is not None and mirrored is None:
         raise ConfigError("--whole-until: it is about a mirror: add --mirrored SOURCE")
     loaded = load_config(config, settings, every_table=False)

@@ -5,6 +5,7 @@ A mirror copies each partition by itself, so that its checkpoints may be ahead o
 hole before its end. What a partition lacks is therefore not older than the newest such time that it has.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -41,6 +42,11 @@ def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -
     require_own_envelope(config, wanted)
     existing = topics.list_topics(admin, config)
     there = [topic for topic in wanted if topic in existing]
+    if not there:
+        raise ConfigError(
+            f"source {name}: there is none of its topics ({', '.join(wanted)}): correct `name` and `topics`, with the "
+            "prefix that the mirror puts before the names"
+        )
     bounds = offset_bounds(admin, [(topic, number) for topic in there for number in existing[topic].partitions])
     with closing(open_schemas(config)) as schemas:
         schemas.refresh()
@@ -56,10 +62,12 @@ def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -
                 # I1: a change that was published later may have been preceded by others that the mirror lacks.
                 start = max(start, *(resume for published, resume in each.items() if published <= until), 0)
     if start <= _MARGIN:
+        hint = "Give --whole-until, a time until which the mirror certainly has everything; or begin"
+        if whole_until is not None:
+            hint = "No change that was published before --whole-until shows it, either. Begin"
         raise RelayError(
-            f"source {name}: its topics do not show from when on it has to be read again; partitions without a change: "
-            f"{', '.join(lacking) or 'none'}. Give --whole-until, a time until which the mirror certainly has "
-            "everything; or begin with the oldest changes that the source still has"
+            f"source {name}: its topics do not show from when on it has to be read again; topics with a partition that "
+            f"has no change: {', '.join(lacking) or 'none'}. {hint} with the oldest changes that the source still has"
         )
     return iso_time(start - _MARGIN)
 
@@ -75,6 +83,8 @@ def _time(text: str | None) -> float:
         return 0.0
     with suppress(ValueError):
         if text[:1].isdigit() and (found := start_time(text, 0.0)) is not None:
+            if found > time.time():
+                raise ConfigError(f"--whole-until {text}: is in the future: nothing is on the mirror then yet")
             return found
     raise ConfigError(f"--whole-until {text}: give an ISO time such as 2026-11-21T06:00:00Z")
 

@@ -171,6 +171,11 @@ def test_a_quiet_partition_holds_the_start_back_unless_a_person_knows_how_far_th
     empty = lost.mirror(f"e.{lost.name}", of_topic(lambda *_: 0))
     assert "--whole-until" in start_of(empty, code=1)
     assert "--whole-until latest" in start_of(empty, "--whole-until", "latest", code=2)
+    assert "before --whole-until" in start_of(empty, "--whole-until", iso_time(whole), code=1)
+    assert "is in the future" in start_of(empty, "--whole-until", iso_time(time.time() + HOUR), code=2)
+    assert "omit --token and --json" in start_of(empty, "--json", code=2)
+    nowhere = lost.config(f"nowhere.{lost.name}")
+    assert f"none of its topics (nowhere.{lost.name}.{TABLE})" in start_of(nowhere, code=2)
 
 
 def test_a_mirror_with_the_same_names_is_refused_until_its_sources_are_reset(lost: Lost) -> None:
