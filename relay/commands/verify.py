@@ -151,10 +151,12 @@ def _verify_forever(
     from relay.observe.verifier import VerifierObserver
     from relay.process.folders import state_folder
 
-    kinds = [each for each, has in (("cache", config.cache), ("copy", config.copy_)) if has]
-    kinds = [str(kind)] if kind is not None else kinds
+    sections = {"cache": config.cache, "copy": config.copy_, "log": config.log}
+    kinds = [str(kind)] if kind is not None else [each for each in ("cache", "copy") if sections[each]]
     if not kinds:
         raise ConfigError("the config has neither a `cache:` nor a `copy:` section: add one to verify it")
+    for each in (each for each in kinds if sections[each] is None):
+        raise ConfigError(f"the config has no `{each}:` section: add one to verify the {each}")
     file = None
     with suppress(RelayError):  # a user without a home folder, for example
         file = state_folder() / config.name / f"verify-{'-'.join(kinds)}.json"
@@ -164,12 +166,12 @@ def _verify_forever(
         print(json.dumps(accusation.to_json(), ensure_ascii=False) if as_json else _told(accusation), flush=True)
 
     with ExitStack() as stack:
-        verifier = stack.enter_context(
-            open_verifier(config, kinds, observer, rate=rate, loaders=loaders, tell=tell, say=_say)
-        )
         if address is not None:
             at = stack.enter_context(serve(observer, *address, "--http", Access(config.http)))
             _say(f"serving /metrics, /healthz and /status.json at {at}")
+        verifier = stack.enter_context(
+            open_verifier(config, kinds, observer, rate=rate, loaders=loaders, tell=tell, say=_say)
+        )
         _say(f"watching {' and '.join(kinds)}")
         while True:
             verifier.round()

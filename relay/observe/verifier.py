@@ -28,6 +28,7 @@ BOUNDS = {"1m": 60.0, "5m": 300.0, "10m": 600.0}
 
 _MOST_ACCUSED = 100
 _PATIENCE = 60.0  # seconds without a complete look until health is red
+_LONGEST_LOOK = 600.0  # seconds that a look may take, of which one at random keys reads all rows of a table
 
 SAMPLES = Metric(
     "relay_verify_samples_total",
@@ -79,19 +80,29 @@ class Accusation:
 
 @dataclass(slots=True)
 class _Counts:
-    """Of one sink. ``within``: samples that did not differ for as long as each bound, of those in ``judged``."""
+    """Of one sink. ``within``: samples that did not differ for as long as each bound, of ``judged`` samples.
+
+    ``looked_at``: when the last complete look ended. ``blind``: why the one after it was not complete.
+    """
+
+    looked_at: float
 
     outcomes: Counter[str] = field(default_factory=Counter)
     within: Counter[str] = field(default_factory=Counter)
     judged: int = 0
-    blind: tuple[float, str] | None = None
+    blind: str | None = None
+
+    def blind_seconds(self, now: float) -> float:
+        """Return since when there was no complete look, 0 unless one has failed or takes too long to be under way."""
+        seconds = now - self.looked_at
+        return seconds if self.blind is not None or seconds > _LONGEST_LOOK else 0.0
 
     def ratio(self, bound: str) -> float:
         return self.within[bound] / self.judged
 
     def nines(self, bound: str) -> float:
         """Return -log10 of the inconsistent share, as if one more sample had been inconsistent."""
-        return -math.log10((self.judged - self.within[bound] + 1) / (self.judged + 1))
+        return math.log10((self.judged + 1) / (self.judged - self.within[bound] + 1))
 
 
 class VerifierObserver(Collector):
@@ -102,7 +113,7 @@ class VerifierObserver(Collector):
     ) -> None:
         self.name, self._file, self._clock = name, file, clock
         self._lock = Lock()  # guards everything below; it is held only briefly
-        self._counts = {sink: _Counts() for sink in sinks}
+        self._counts = {sink: _Counts(clock()) for sink in sinks}
         self._accused: dict[tuple[str, str, str], Accusation] = {}
         self.registry = CollectorRegistry()
         self._samples = SAMPLES.counter(self.registry)
@@ -118,7 +129,7 @@ class VerifierObserver(Collector):
         self._samples.labels(sink, outcome).inc()
         with self._lock:
             counts = self._counts[sink]
-            counts.outcomes[outcome] += 1
+            counts.outcomes[str(outcome)] += 1
             if lasted is not None:
                 counts.judged += 1
                 counts.within.update(bound for bound, seconds in BOUNDS.items() if lasted < seconds)
@@ -132,7 +143,6 @@ class VerifierObserver(Collector):
                 return False
             self._accused.pop(place, None)
             if len(self._accused) >= _MOST_ACCUSED:  # I11
-                # Those that have ended go first.
                 ended = (each for each, found in self._accused.items() if found.ended_at is not None)
                 del self._accused[next(ended, next(iter(self._accused)))]
             self._accused[place] = accusation
@@ -152,10 +162,11 @@ class VerifierObserver(Collector):
     def look(self, sink: str, reason: str | None) -> bool:
         """Note whether a look was complete, or for what ``reason`` not. Return whether that is news."""
         with self._lock:
-            before = self._counts[sink].blind
-            since = before[0] if before else self._clock()
-            self._counts[sink].blind = None if reason is None else (since, redacted(reason))
-            return self._counts[sink].blind != before
+            counts = self._counts[sink]
+            before, counts.blind = counts.blind, reason and redacted(reason)
+            if reason is None:
+                counts.looked_at = self._clock()
+            return counts.blind != before
 
     def _write(self) -> None:
         if self._file is None:
@@ -172,11 +183,11 @@ class VerifierObserver(Collector):
         """Return which sinks cannot be looked at, and why (I10). An accusation is not a stall: see the metrics."""
         now = self._clock()
         with self._lock:
-            blind = {sink: each.blind for sink, each in self._counts.items() if each.blind}
+            blind = {sink: (each.blind_seconds(now), each.blind) for sink, each in self._counts.items()}
         return [
-            Stall(f"{sink} cannot be looked at", now - since, error=reason)
-            for sink, (since, reason) in blind.items()
-            if now - since > _PATIENCE
+            Stall(f"{sink} cannot be looked at", seconds, error=reason or "the look that began then has not ended")
+            for sink, (seconds, reason) in blind.items()
+            if seconds > _PATIENCE
         ]
 
     def not_ready_reasons(self) -> list[str]:
@@ -189,8 +200,8 @@ class VerifierObserver(Collector):
                     "sink": sink,
                     "samples": dict(each.outcomes),
                     "ratios": {bound: each.ratio(bound) for bound in BOUNDS} if each.judged else None,
-                    "nines": {bound: round(each.nines(bound), 2) for bound in BOUNDS},
-                    "blind": each.blind and each.blind[1],
+                    "nines": {bound: round(each.nines(bound), 2) for bound in BOUNDS} if each.judged else None,
+                    "blind": each.blind,
                 }
                 for sink, each in self._counts.items()
             ]
@@ -206,7 +217,7 @@ class VerifierObserver(Collector):
                     nines.add_metric([sink, bound], counts.nines(bound))
                 now_wrong = [each for each in self._accused.values() if each.sink == sink and each.ended_at is None]
                 accused.add_metric([sink], len(now_wrong))
-                blind.add_metric([sink], self._clock() - counts.blind[0] if counts.blind else 0.0)
+                blind.add_metric([sink], counts.blind_seconds(self._clock()))
         return [ratio, nines, accused, blind]
 
 

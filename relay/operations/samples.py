@@ -77,6 +77,8 @@ class Samples(ABC):
         self._candidates, self._candidate_of = list[tuple[Key, dict[str, Any]]](), 0
         self._passed, self._passed_of = list[Key](), 0
         self._picked_at = -_AT_RANDOM
+        # Whether the last look has read anything: one that had nothing to read does not show that the sink answers.
+        self.has_read = False
         # The offsets of the consumer's group, and since when they stand although something waits.
         self._committed: Offsets = {}
         self._stands_since: float | None = None
@@ -124,19 +126,23 @@ class Samples(ABC):
 
     def look(self, most: int) -> str | None:
         """End a round, with up to ``most`` reads of rows. Return why the sink could not be looked at, or None."""
-        now, reason = self.clock(), None
+        now, reason, self.has_read = self.clock(), None, False
         keys = list[Key]()
         try:
             if now - self._picked_at >= _AT_RANDOM:
-                self._picked_at = now
                 self.watch((key, None) for key in self.pick(PICKED))
+                self._picked_at = now
+                self.has_read = True
             through = self.applied.through()  # before the kept rows are read
             # Without a relay, the changes since its end are on no topic.
             self.terms = self.terms._replace(through=through if self.applied.is_running else 0.0)
             self._look_at_consumer(now)
             due = (key for key, each in self.watched.items() if each.due <= now)
             keys = nsmallest(most, due, key=lambda key: self.watched[key].due)
+            for key in keys:  # I12: what cannot be read does not come before everything else the next time
+                self.watched[key].due = now
             self.look_at(keys)
+            self.has_read |= bool(keys)
         except RelayError as error:  # I12: what cannot be looked at is not wrong
             reason = str(error)
         room = most - len(keys)

@@ -220,7 +220,7 @@ class ForeverVerifier:
         most = max(1, int(self._rate * ROUND / len(self._sinks)))
         for sink in self._sinks:
             reason = sink.look(most) or unread
-            if self._observer.look(sink.name, reason):
+            if (reason or sink.has_read) and self._observer.look(sink.name, reason):
                 self._say(
                     f"{sink.name} cannot be looked at: {reason}" if reason else f"{sink.name} can be looked at again"
                 )

@@ -195,6 +195,7 @@ sources: [{name: orders, type: dynamodb, table: orders, region: eu-west-1}]
         (["--http", "127.0.0.1:9420"], "--http: cannot be used without --forever: omit it"),
         (["--forever", "--http", "nowhere"], "--http: 'nowhere' is not an address to listen on, such as"),
         (["--forever"], "the config has neither a `cache:` nor a `copy:` section: add one to verify it"),
+        (["copy", "--forever"], "the config has no `copy:` section: add one to verify the copy"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
