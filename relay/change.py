@@ -33,7 +33,7 @@ REDRIVEN = "redriven"
 """The attribute of a change that is sent again, later than its place in the order: ``true``, or `UNDECODED`.
 
 ``true``: an ``OMITTED`` stub was published in its place. It completes the row that the stub left incomplete, unless a
-later change of the item was applied since.
+later change of the item has since been applied.
 """
 
 UNDECODED = "undecoded"

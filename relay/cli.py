@@ -160,7 +160,7 @@ def tail(
         typer.Option(
             "--from",
             metavar="START",
-            help="Where to start: latest (the default), earliest, an ISO time, a time ago such as -10m, "
+            help="Where to start: latest (the default), earliest, an ISO time, a relative time such as -10m, "
             "committed:GROUP, or offsets in JSON.",
         ),
     ] = None,
@@ -215,8 +215,8 @@ def consume(
         typer.Option(
             "--from",
             metavar="START",
-            help="Where a new checkpoint starts: earliest, latest, committed, committed:GROUP, an ISO time, a time ago "
-            "such as -2h, or offsets in JSON.",
+            help="Where a new checkpoint starts: earliest, latest, committed, committed:GROUP, an ISO time, a relative "
+            "time such as -2h, or offsets in JSON.",
         ),
     ] = None,
     checkpoint: Annotated[

@@ -66,8 +66,8 @@ def run(
     """Run one consumer, or several in one Spark, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
     ``until_caught_up``: return once everything that was on Kafka at the start is applied. ``start``: where a new
-    checkpoint starts: earliest (the default), latest, committed, committed:GROUP, an ISO time, a time ago such as
-    ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress, as a path or a
+    checkpoint starts: earliest (the default), latest, committed, committed:GROUP, an ISO time, a relative time such
+    as ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress, as a path or a
     URI; several consumers each use a folder inside it. ``engine``: ``python`` runs the cache in this process, with its
     progress in the Kafka group and without Spark. ``spark``: the session to use, unchanged; without it, the Spark of
     this process, or one started as ``spark:`` in the config says. ``http``: where to serve ``/metrics`` and

@@ -47,7 +47,7 @@ class ConsumerCheckpoint:
                 self._folder = HadoopFolder(self.location, session)
                 self._folder.read(_START)
             except Py4JJavaError as error:
-                raise Unavailable(f"checkpoint {self.location}: cannot be read: {error.java_exception}") from error
+                raise Unavailable(f"cannot read checkpoint {self.location}: {error.java_exception}") from error
 
     @property
     def folder(self) -> LocalFolder | HadoopFolder:
@@ -108,7 +108,7 @@ class ConsumerCheckpoint:
         return [*wanted, *left]  # I1
 
     def begin(self, start: Offsets) -> None:
-        """Store, durably, the offsets at which the consumer starts."""
+        """Durably store the offsets at which the consumer starts."""
         self.folder.write(_TOPICS, "{}")
         self.folder.write(_START, json.dumps(start))
 

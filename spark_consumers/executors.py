@@ -32,7 +32,7 @@ def our_code(folder: Path) -> Path:
 
 
 def check(session: SparkSession, modules: Sequence[str], is_stopping: Callable[[], bool]) -> None:
-    """Import ``modules`` on an executor, unless ``is_stopping``. Raises ``Unavailable``, before a batch would fail."""
+    """Import ``modules`` on an executor before a batch needs them, unless ``is_stopping``. Raises ``Unavailable``."""
     problems: list[str] = []
     thread = Thread(target=_run, args=(session, modules, problems), daemon=True)
     thread.start()

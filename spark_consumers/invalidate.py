@@ -141,7 +141,7 @@ class PackedRecords:
         return is_cluster(self._batch.sparkSession.sparkContext.master)
 
     def together(self, most: int) -> Iterator[KafkaRecord]:
-        """Return all records, by one task, fastest for few. Raises `LargeValueError` for more than ``most`` bytes."""
+        """Return all records by one task: fastest for a few. Raises `LargeValueError` for more than ``most`` bytes."""
         return unpacked(self._packs(most, together=True).collect())
 
     def by_partition(self, most: int) -> Iterator[KafkaRecord]:

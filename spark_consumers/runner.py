@@ -190,7 +190,7 @@ class Runner:
         return [stack.enter_context(lock) for lock in (own, lock_of(self.consumer.location)) if lock is not None]
 
     def _begin(self, session: SparkSession) -> Offsets:
-        """Let the consumer make up for changes that it missed, by Kafka and by its target; return where it begins."""
+        """Let the consumer make up for changes that Kafka or its target shows it missed; return where it begins."""
         if self._makes_up:
             self.group.topics = self._wanted_topics()  # one may have been deleted while it ran
             self._ids = self.group.topic_ids()
@@ -356,7 +356,7 @@ class Runner:
             if removed := self._start().removed:  # no attempt can succeed
                 raise RelayError(
                     f"{self.consumer.name}: {removed[0]} was removed from Kafka before it was applied: restart the "
-                    "consumer: it then repairs the loss or says what to do. Also give the topic a longer retention"
+                    "consumer, which then repairs the loss or says what to do. Also give the topic a longer retention"
                 )
         self._retry_later(failure or error, error)
 

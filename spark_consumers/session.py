@@ -244,7 +244,7 @@ def existing_session(given: SparkSession | None = None) -> SparkSession | None:
 def refuse_unsupported(session: object) -> None:
     """Raise ``ConfigError`` for a session of Spark Connect, and ``Unavailable`` for an untested version of Spark."""
     if not isinstance(session, SparkSession):
-        raise ConfigError(f"the given session is one of Spark Connect, {_NO_CONNECT}")
+        raise ConfigError(f"the given session uses Spark Connect, {_NO_CONNECT}")
     connectors_of(session.version)
 
 
@@ -253,7 +253,7 @@ def _start(
 ) -> SparkSession:
     java = find_java()
     if "SPARK_REMOTE" in os.environ:
-        raise ConfigError(f"SPARK_REMOTE names a server of Spark Connect, {_NO_CONNECT}; and unset it")
+        raise ConfigError(f"SPARK_REMOTE names a Spark Connect server, {_NO_CONNECT}; and unset it")
     if not os.access(Path.cwd(), os.W_OK):
         raise Unavailable(
             f"Spark creates a folder `artifacts` where it is started, and {Path.cwd()} cannot be written to: start the "

@@ -22,9 +22,9 @@ def fields_of(schema: Mapping[str, Any]) -> tuple[list[Field] | None, list[Field
 
 
 def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | None:
-    """Return the columns of the row and of the key of a table, or None if the core makes no changes of its rows.
+    """Return the columns of the row and of the key of a table, or None if the core cannot make changes from its rows.
 
-    It makes none where values are not published, or where a key is a time.
+    It cannot if values are not published, or if a key column is a time.
     """
     if schema.protected or any(column.type == ColumnKind.TIMESTAMP for column in schema.key):
         return None

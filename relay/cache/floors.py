@@ -60,7 +60,7 @@ class Floors:
     begun: frozenset[str]
 
     def at(self, now: float, tombstone_ttl: float) -> dict[str, EventToken | None]:
-        """Return the floors by shard; None if no token reaches it. ``tombstone_ttl``: the reader's own setting."""
+        """Return the floor of each shard; None if no token reaches it. ``tombstone_ttl``: the reader's own setting."""
         # I6: a tombstone lasts as long as the process that wrote it was configured.
         expired = now - min(tombstone_ttl, self.tombstone_ttl) * (1 - _SLACK)
         tokens = self.periods[0].tokens

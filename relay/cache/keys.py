@@ -166,7 +166,7 @@ def _rows(change: ReducedChange, wanted: Iterable[str]) -> list[dict[str, str]]:
     for name in _IMAGES[change.operation]:
         raw = change.old if name == "old" else change.new
         if raw is None:
-            raise ValueError(f"the cache keys need columns of the {name} image, which this change lacks")
+            raise ValueError(f"this change has no {name} image, but the cache keys need its columns")
         rows.append(_texts(raw, wanted))
     return rows
 

@@ -66,7 +66,7 @@ class DynamoDBLoader:
         return self._loaded(key, primary_key, answer.get("Item"))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises what ``relay.dynamodb.batch_load`` does."""
+        """Load many keys, for ``get_many``. Raises the errors of ``relay.dynamodb.batch_load``."""
         from relay.dynamodb import batch_load  # needs botocore, which other loaders do not
 
         primary_keys = {key: self.primary_key(key) for key in wanted}

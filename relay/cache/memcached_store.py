@@ -60,7 +60,7 @@ class MemcachedStore(RemoteStore):
                 self._set_generation(generation_key, b" C%d" % found.number(b"c") if name else b" ME")
         raise RelayError(
             f"the generation {generation_key} in memcached at {self.address} keeps changing: check that all processes "
-            "name the same servers"
+            "list the same servers"
         )
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:

@@ -126,7 +126,7 @@ def _primary_of(service: str, sentinels: Sequence[Address], settings: dict[str, 
 
 
 class Single(Servers):
-    """One primary at a time."""
+    """Servers with one primary at a time."""
 
     # Few enough to occupy the server for about a millisecond.
     keys_per_call = 256

@@ -100,7 +100,7 @@ class SampledStore(Store, Protocol):
     def sample(self, prefix: str, count: int) -> list[str]:
         """Return up to ``count`` distinct random keys of entries that begin with ``prefix``; all if there are fewer.
 
-        It may miss keys that come and go in the meantime, and take time in proportion to all keys of the server.
+        It may miss keys that come and go in the meantime, and its time grows with the number of keys on the server.
         """
 
 

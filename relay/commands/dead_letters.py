@@ -54,7 +54,7 @@ def redrive(
     names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids, as `list` shows them.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Redrive all that are pending.")] = False,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --all: only since an ISO time, or a time ago such as -2h.")
+        str | None, typer.Option(metavar="TIME", help="With --all: only since an ISO time, or one such as -2h.")
     ] = None,
     reason: Annotated[
         str | None,
@@ -130,7 +130,7 @@ def _time(since: str) -> float:
         found = None
     if found is None or since == "latest":
         raise ConfigError(
-            f"--since {since}: must be an ISO time such as 2026-11-21T06:00:00Z, or a time ago such as -2h"
+            f"--since {since}: must be an ISO time such as 2026-11-21T06:00:00Z, or a relative time such as -2h"
         )
     return found
 

@@ -27,8 +27,8 @@ def replay(
         typer.Option(
             "--from",
             metavar="START",
-            help="Where to begin: earliest, committed, committed:GROUP, an ISO time, a time ago such as -2h, or "
-            "offsets in JSON.",
+            help="Where to begin: earliest, committed, committed:GROUP, an ISO time, a relative time such as -2h, "
+            "or offsets in JSON.",
         ),
     ] = "earliest",
     to: Annotated[

@@ -18,7 +18,7 @@ def reset(
         typer.Option(
             "--to",
             metavar="START",
-            help="The new place, as in `start` of the config: an ISO time, a time ago such as -30s; DynamoDB: "
+            help="The new place, as in `start` of the config: an ISO time, a relative time such as -30s; DynamoDB: "
             "trim_horizon, latest, token:PATH; MySQL, MariaDB: current, {gtid: {SHARD: GTIDS}}; Vitess: current, copy, "
             "{vgtid: [...]}.",
         ),

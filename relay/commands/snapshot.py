@@ -26,7 +26,7 @@ def snapshot(
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read tables again beside their stream, while the relay runs, and publish every row as READ.
+    """Read tables again alongside their stream, while the relay runs, and publish every row as READ.
 
     The running workers take the snapshot, or the next ones that start. Snapshots of one source run one after another.
     `relay status` shows the progress. A stopped snapshot continues where it was.

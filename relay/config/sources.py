@@ -86,11 +86,11 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     """The URL of DynamoDB, if it is not AWS's."""
 
     start: Start = "trim_horizon"
-    """Where to start on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it has an offset), a time ago
-    such as `-30s`, or `{token: path.json}`, a token of the stream."""
+    """Where to start on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it has an offset), a
+    relative time such as `-30s`, or `{token: path.json}`, a token of the stream."""
 
     snapshot: Literal["none", "initial"] = "none"
-    """`initial` also reads the complete table once, beside the stream, and publishes every item as READ."""
+    """`initial` also reads the complete table once, alongside the stream, and publishes every item as READ."""
 
     key: Literal["hash", "item"] = "hash"
     """The Kafka key: the hash key alone, or the full primary key."""

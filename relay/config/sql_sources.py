@@ -147,8 +147,8 @@ class VitessConfig(_SQLConfig):
 
     start: StartOfVStream = "current"
     """Where to start on the first run: `current`; `copy`, which also reads all rows while the changes flow; an ISO time
-    (UTC unless it has an offset), or a time ago such as `-30s`, as far as the binlogs of the tablets go back; or
-    `{vgtid: [{shard: "-80", gtid: MySQL56/...}, ...]}`."""
+    (UTC unless it has an offset), or a relative time such as `-30s`, as far as the binlogs of the tablets go back;
+    or `{vgtid: [{shard: "-80", gtid: MySQL56/...}, ...]}`."""
 
     tablet_type: Literal["primary", "replica", "rdonly"] = "replica"
     """The type of tablets to read from."""
@@ -184,14 +184,14 @@ class MySQLConfig(_SQLConfig):
     """The database to read. It has the same name on every server."""
 
     start: StartOfBinlogs = "current"
-    """Where to start on the first run: `current`, an ISO time (UTC unless it has an offset), a time ago such as `-30s`,
-    or `{gtid: {"-80": "MariaDB/0-1-5"}}`."""
+    """Where to start on the first run: `current`, an ISO time (UTC unless it has an offset), a relative time
+    such as `-30s`, or `{gtid: {"-80": "MariaDB/0-1-5"}}`."""
 
     max_lag: Seconds = Field(default="60s", validate_default=True)
     """How far a replica may lag before the relay reads another server of its shard."""
 
     snapshot: Literal["none", "initial"] = "none"
-    """`initial` also reads the complete tables once, beside the binlog, and publishes every row as READ."""
+    """`initial` also reads the complete tables once, alongside the binlog, and publishes every row as READ."""
 
     reshard_checkpoint_table: Annotated[str, _WITH_DATABASE] = "_vt.vreplication"
     """The table in which the replication of a reshard records its position in each transaction that it applies."""

@@ -101,7 +101,7 @@ def start_time(start: str, now: float) -> float | None:
     except (ValueError, OverflowError):
         raise ValueError(
             f"{start!r} is not a start; use trim_horizon, latest, an ISO time such as 2026-11-21T06:00:00Z, "
-            "or a time ago such as -30s"
+            "or a relative time such as -30s"
         ) from None
     return time.timestamp()
 
@@ -192,7 +192,7 @@ def _start(value: Any, info: ValidationInfo) -> str | StartAtToken:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise ValueError("a start needs a unit, such as -30s")
     if not isinstance(value, str):
-        raise ValueError("a start must be trim_horizon, latest, an ISO time, a time ago, or {token: path.json}")
+        raise ValueError("a start must be trim_horizon, latest, an ISO time, a relative time, or {token: path.json}")
     start_time(value, 0.0)
     return value
 
@@ -245,8 +245,8 @@ def parse_vstream_start(value: Any) -> str | StartAtGtids:
         return value  # type: ignore[no-any-return]
     if not isinstance(value, dict) or set(value) != {"vgtid"} or not isinstance(value["vgtid"], list):
         raise ValueError(
-            f"{value!r} is not a start; use `current`, `copy`, an ISO time such as 2026-11-21T06:00:00Z, a time ago "
-            'such as -30s, or {vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
+            f"{value!r} is not a start; use `current`, `copy`, an ISO time such as 2026-11-21T06:00:00Z, "
+            'a relative time such as -30s, or {vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
         )
     positions: dict[str, str] = {}
     for each in value["vgtid"]:
@@ -268,8 +268,8 @@ def parse_binlog_start(value: Any) -> str | StartAtGtids:
             raise ValueError('a start in braces must give a GTID set per shard: {gtid: {"-80": "MariaDB/0-1-5"}}')
         return StartAtGtids.parse("gtid", {str(shard): str(text) for shard, text in value["gtid"].items()})
     raise ValueError(
-        f"{value!r} is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, "
-        'or {gtid: {"-80": "MariaDB/0-1-5"}}'
+        f"{value!r} is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, "
+        'a relative time such as -30s, or {gtid: {"-80": "MariaDB/0-1-5"}}'
     )
 
 

@@ -206,7 +206,7 @@ class _Demo:
         ran = subprocess.run(command, env={**os.environ, **self.orders.environment}, capture_output=True, text=True)
         if ran.returncode:
             raise RelayError(f"relay snapshot exited with {ran.returncode}: {ran.stderr}")
-        return f"relay snapshot reads the rows from before the relay beside the stream: {ran.stdout.strip()}"
+        return f"relay snapshot reads the rows from before the relay, alongside the stream: {ran.stdout.strip()}"
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + _TIMEOUT

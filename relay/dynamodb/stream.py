@@ -71,7 +71,7 @@ class Stream:
         self.stream_arn = stream_arn
         self._session = client if isinstance(client, StreamSession) else StreamSession(client, stream_arn)
         if model is not None and unpack is not None:
-            raise ValueError("pass only one of `unpack` and `model`: both say what images become")
+            raise ValueError("pass only one of `unpack` and `model`: both convert images")
         self._unpack: Unpack | None = item_values if unpack is True else unpack
         self._unpack_key: Unpack | None = None
         if model is not None:

@@ -1,4 +1,4 @@
-"""One record of GetRecords as `Stream` returns it, in the structure of Bloop's "Streams" guide.
+"""One record of GetRecords as `Stream` returns it, structured as in Bloop's "Streams" guide.
 
 The relay turns records into changes in ``relay.dynamodb.records``.
 """

@@ -121,7 +121,7 @@ class SegmentReader:
                     self._require_same_table()
         except ShardNotFound as error:
             raise Unavailable(
-                f"source {self.table.source}: table {self.table.table!r} was deleted while its snapshot was read"
+                f"source {self.table.source}: table {self.table.table!r} was deleted while its snapshot was being read"
             ) from error
         except Transient as error:
             return Unreadable(self.shard, begun, str(error))
@@ -156,7 +156,7 @@ class SegmentReader:
             self._has_begun = False  # from here on, the table is checked before a page is read
             raise Transient(
                 f"table {self.table.table} was deleted and created again during its snapshot, which begins again "
-                "beside the stream of the new table; if the table has no stream, enable one"
+                "alongside the stream of the new table; if the table has no stream, enable one"
             )
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:

@@ -340,7 +340,7 @@ class Publishing:
                 self.record(request.key, request.to_json())
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
-        """Whether ``gap`` is the last one of its shard, found again because nothing was read there since."""
+        """Whether ``gap`` is the last one of its shard, found again because nothing has been read there since then."""
         committed = self._view.of(stream).checkpoints.get(gap.shard or "")
         return committed is not None and committed.gap == gap.id
 

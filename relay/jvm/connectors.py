@@ -66,7 +66,7 @@ CONNECTORS: Mapping[str, Connectors] = {
 
 
 def installed_spark() -> str:
-    """Return the version of PySpark, without importing it, which takes a second. Raises ``Unavailable``."""
+    """Return the version of PySpark without importing it: an import takes a second. Raises ``Unavailable``."""
     spec = importlib.util.find_spec("pyspark")
     source = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
     found = source and re.search(r"__version__.*?[\"'](.+?)[\"']", source.read_text(encoding="utf-8"))

@@ -60,7 +60,7 @@ class DebeziumWriter(TopicWriter):
 
     def _encode(self, change: Change) -> bytes:
         if change.operation is Operation.READ:  # I7: a sink would replace newer rows with it
-            raise RelayError(f"source {change.source}: reading the table {change.table} beside its stream {NO_READS}")
+            raise RelayError(f"source {change.source}: reading table {change.table} alongside its stream {NO_READS}")
         if change.new is None and change.operation in (Operation.INSERT, Operation.UPDATE):
             raise RelayError(
                 f"source {change.source}: the {change.operation} of {change.table}, event {change.event_id}, has no "

@@ -148,7 +148,8 @@ def check_start(start: str, *, option: str = "--from", has_group: bool = True) -
         pass
     committed = "committed, committed:GROUP" if has_group else "committed:GROUP"
     raise ConfigError(
-        f"{option} {start}: use earliest, latest, {committed}, an ISO time, a time ago such as -2h, or offsets as JSON"
+        f"{option} {start}: use earliest, latest, {committed}, an ISO time, a relative time such as -2h, "
+        "or offsets as JSON"
     )
 
 
@@ -209,8 +210,8 @@ class GroupOffsets:
     def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False) -> Offsets:
         """Return the present offsets for ``start``. ``option``: its name in errors.
 
-        It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for another group's, an ISO time, a time ago
-        such as ``-2h``, or offsets as JSON; ``others``: the offset for partitions that JSON leaves out. The caller
+        It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for another group's, an ISO time, a relative
+        time such as ``-2h``, or offsets as JSON; ``others``: the offset for partitions that JSON leaves out. The caller
         stores them, so that a consumer killed before its first batch starts there again. ``makes_up``: whether this
         start makes up for unread records of a topic that was created again. Raises ``ConfigError`` for any other text.
         """
@@ -230,13 +231,13 @@ class GroupOffsets:
             offsets = _where_committed(committed)
             if offsets is None:
                 raise ConfigError(
-                    f"{option} {start}: group {other or self.group} has no committed offsets of "
+                    f"{option} {start}: group {other or self.group} has no committed offsets for "
                     f"{', '.join(self.topics)}: use earliest or latest"
                 )
             is_made_up = makes_up and other in ("", self.group)
             if not is_made_up and (again := self._read_before(committed)):  # I1
                 raise ConfigError(
-                    f"{option} {start}: topic {min(again)} was created again since group {other or self.group} has "
+                    f"{option} {start}: topic {min(again)} was created again since group {other or self.group} "
                     f"read it, so the offsets do not apply to its records: use earliest"
                 )
             return offsets

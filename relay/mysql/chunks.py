@@ -261,7 +261,7 @@ class ChunkQuery:
         """Yield conditions, for which servers use an index, for the rows after a key, or before it if ``turned``."""
         if len(key) != len(self._key):
             raise RelayError(
-                f"the primary key of {self.table} changed while its snapshot was read: start a new snapshot"
+                f"the primary key of {self.table} changed while its snapshot was being read: start a new snapshot"
             )
         for at, (column, part) in enumerate(zip(self._key, self._index.parts, strict=True)):
             following = column.after(key[at], is_descending=part.is_descending != turned)
@@ -345,7 +345,7 @@ def _by_bytes(column: _Selected, first: int) -> _Selected:
 
 def _number(raw: bytes) -> str:
     if not _NUMBER.fullmatch(raw):
-        raise RelayError(f"{raw!r} is not a number: the primary key changed while its snapshot was read")
+        raise RelayError(f"{raw!r} is not a number: the primary key changed while its snapshot was being read")
     return raw.decode("ascii")
 
 

@@ -93,7 +93,7 @@ def _change_maker(table: Table, source: str, shard: str, read: Callable[[bytes],
         last: bool,
         **given: Any,
     ) -> Change:
-        """Make a change. Its parameters are the core's values."""
+        """Make a change from the core's values."""
         old, new = (None if row is None else read(row) for row in (before, after))
         keyed = old if new is None else new
         assert keyed is not None

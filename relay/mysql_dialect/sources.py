@@ -59,7 +59,7 @@ class SqlSource(ABC):
 
     @abstractmethod
     def tables(self) -> Sequence[TableSchema]:
-        """Return the tables that existed at ``connect``, and all whose rows were read since."""
+        """Return the tables that existed at ``connect``, and all tables whose rows have been read since then."""
 
     @property
     def left_out(self) -> Mapping[str, str]:

@@ -49,7 +49,7 @@ class Problem:
 def judge(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``state``, its ``colour`` and ``sentence``, and the ``problems``, the worst first.
 
-    ``known``: what ``page.everybody`` returns. Its ``pending_letters``: how many dead letters wait, if Kafka was asked.
+    ``known``: what ``page.everybody`` returns. Its ``pending_letters``: their number, if Kafka was asked.
     """
     rank = list(_STATES).index
     found = sorted(_problems(known), key=lambda each: rank(each.state))

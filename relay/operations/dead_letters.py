@@ -255,7 +255,7 @@ class DeadLetters:
             raise Unavailable(f"dead letter {letter.id} was not {done}: {error}") from error
         except Fenced as error:
             raise Unavailable(
-                f"dead letter {letter.id} may not have been {done}: another `dead-letters` command has begun since, "
+                f"dead letter {letter.id} may not have been {done}: another `dead-letters` command has since begun, "
                 f"and continues with the rest ({error}). `relay dead-letters list` shows what is pending"
             ) from error
         except RelayError:
@@ -290,7 +290,7 @@ class DeadLetters:
     def _marked(self, value: bytes, schemas: WriterSchemas) -> bytes:
         """Return the change marked as late (I7); unchanged if it still cannot be decoded.
 
-        Raises ``RelayError`` if the copy may have forgotten that its row was deleted since.
+        Raises ``RelayError`` if the copy may have forgotten that its row has since been deleted.
         """
         try:
             change = decode(schemas, value)
@@ -302,8 +302,8 @@ class DeadLetters:
         if copy is not None and change["new"] is not None and relayed_at < oldest:
             raise RelayError(
                 f"it was relayed at {iso_time(relayed_at)}, longer ago than nine tenths of `copy.tombstone_retention` "
-                f"({duration_text(copy.tombstone_retention)}), so the copy may have forgotten that its row was "
-                f"deleted since: read the table again with `relay snapshot`; if you know that the row exists, redrive "
+                f"({duration_text(copy.tombstone_retention)}), so the copy may have forgotten that its row has "
+                f"been deleted: read the table again with `relay snapshot`; if you know that the row exists, redrive "
                 "it with a longer time, such as --set copy.tombstone_retention=365d"
             )
         return value if REDRIVEN in change["attributes"] else with_attribute(value, REDRIVEN, UNDECODED)

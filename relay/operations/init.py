@@ -169,7 +169,7 @@ def _dynamodb(wanted: Wanted) -> Iterable[str]:
     if wanted.endpoint_url:
         yield f"    endpoint_url: {_quoted(wanted.endpoint_url)}"
     yield _line("    start: trim_horizon", "all that the stream still has; or latest, or a time")
-    yield _line("    # snapshot: initial", "also read the table, beside its stream")
+    yield _line("    # snapshot: initial", "also read the table, alongside its stream")
     yield _line("    # on_gap: resnapshot", "read the table again if changes were lost; default: stop")
     if one:
         yield _line("    # columns: {total: long}", "with the key columns: typed rows instead of DynamoDB's JSON")
@@ -180,7 +180,7 @@ def _mysql(wanted: Wanted) -> Iterable[str]:
     yield f"    database: {_quoted(wanted.database)}"
     yield from _tables_and_account(wanted)
     yield _line("    start: current", "or a time, or {gtid: {...}}")
-    yield _line("    # snapshot: initial", "also read the tables, beside the binlog")
+    yield _line("    # snapshot: initial", "also read the tables, alongside the binlog")
     yield _line("    # on_gap: resnapshot", "read the tables again if changes were lost; default: stop")
     yield "    # tls: {ca: /etc/relay/mysql-ca.pem}"
 

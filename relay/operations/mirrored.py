@@ -44,7 +44,7 @@ def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -
     there = [topic for topic in wanted if topic in existing]
     if not there:
         raise ConfigError(
-            f"source {name}: there is none of its topics ({', '.join(wanted)}): correct `name` and `topics`, with the "
+            f"source {name}: none of its topics exist ({', '.join(wanted)}): correct `name` and `topics`, with the "
             "prefix that the mirror puts before the names"
         )
     bounds = offset_bounds(admin, [(topic, number) for topic in there for number in existing[topic].partitions])
@@ -66,7 +66,7 @@ def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -
         if whole_until is not None:
             hint = "No change that was published before --whole-until shows it, either. Begin"
         raise RelayError(
-            f"source {name}: its topics do not show from when on it has to be read again; topics with a partition that "
+            f"source {name}: its topics do not show the time from which to read it again; topics with a partition that "
             f"has no change: {', '.join(lacking) or 'none'}. {hint} with the oldest changes that the source still has"
         )
     return iso_time(start - _MARGIN)
@@ -74,7 +74,7 @@ def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -
 
 def _tables(entry: SourceConfig) -> list[str]:
     if not entry.names_tables:  # I1: the mirror may lack the newest plan, and so tables that have appeared
-        raise ConfigError(f"source {entry.name}: name its `tables`: the checkpoints of a mirror may not know all")
+        raise ConfigError(f"source {entry.name}: name its `tables`: a mirror's checkpoints may not list all of them")
     return entry.table_names
 
 

@@ -1,7 +1,7 @@
-"""``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest rows in the log, with the source's.
+"""``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest rows in the log, with the source.
 
-A row that differs is looked at again until both sides agree, or ``relay.operations.suspicion`` proves it wrong. Only
-some of the keys, and the rows of one look, are in memory at any time.
+A row that differs is read again until both sides agree, or ``relay.operations.suspicion`` proves it wrong. Only some of
+the keys, and the rows of one pass, are in memory at any time.
 """
 
 import time

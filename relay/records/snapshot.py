@@ -13,7 +13,7 @@ from relay.records.shard import Position, ShardState, UnplannedTable
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """What a segment reads, as its source names it: a table of a shard, or a table by its creation time in seconds."""
+    """What a segment reads, in its source's terms: a table of a shard, or a table and its creation time in seconds."""
 
     shard: str = ""
     table: str = ""
@@ -92,7 +92,7 @@ class SnapshotRequest(StoredRecord):
     """A requested snapshot. ``tables``: sorted; empty: all. Times are in seconds since the epoch.
 
     ``stopped``: it must not continue or begin until it is resumed. ``after``: it begins later than this. If not 0, a
-    statement made the request, and the table may be gone since.
+    statement made the request, and the table may be gone by now.
     """
 
     source: str

@@ -4,7 +4,7 @@ A row that was read before a TRUNCATE may be published after it. If a copy had n
 row is gone (I7). And rows that arrive by a RENAME are in no change at all.
 
 A shard's checkpoint lists the tables that it has recently emptied, in the transaction of the change that empties them.
-A table that was not listed when the snapshot began was emptied since.
+A table that was not listed when the snapshot began has been emptied since then.
 """
 
 from collections.abc import Mapping

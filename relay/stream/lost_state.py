@@ -106,8 +106,8 @@ class LostState:
             if made_for and self.cluster and made_for != self.cluster:  # I1
                 with fault_of(source.name):
                     raise Unavailable(
-                        f"the checkpoints of source {source.name} are of another Kafka cluster, {made_for}: this one "
-                        f"is {self.cluster}. A mirror may have checkpoints without the changes that they cover, so "
+                        f"the checkpoints of source {source.name} belong to another Kafka cluster, {made_for}: this "
+                        f"one is {self.cluster}. A mirror may have checkpoints without the changes that they cover, so "
                         f"nothing was read. `relay status CONFIG --mirrored {source.name}` prints a time from which "
                         f"nothing is missing. Begin there: with `relay reset CONFIG {source.name} --to TIME`, or with "
                         "another `name`"
@@ -210,7 +210,7 @@ class LostState:
         return [each for each, is_lacking in zip(tables, schemas.lacks(wanted), strict=True) if is_lacking]
 
     def _offsets(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the number of offsets used in each topic that has had records, even if they were removed since."""
+        """Return the number of offsets used in each topic that has had records, even if they have been removed."""
         there = topics.list_topics(self._admin, self._config)
         wanted = sorted({name for name in names if name in there})
         partitions = [(name, number) for name in wanted for number in there[name].partitions]

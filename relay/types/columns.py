@@ -120,7 +120,7 @@ def column_type(text: str) -> ColumnType:
         precision, scale = int(match[1]), int(match[2])
         if precision >= 1 and scale <= precision:
             return decimal(precision, scale)
-        raise ValueError(f"{text!r} is not a column type: use decimal(p,s) with p from 1, and s from 0 to p")
+        raise ValueError(f"{text!r} is not a column type: use decimal(p,s) with p >= 1 and s from 0 to p")
     names = ", ".join(
         "decimal(p,s)" if name == ColumnKind.DECIMAL else name for name in _BY_NAME if name != ColumnKind.REST
     )

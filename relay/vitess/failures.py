@@ -75,8 +75,8 @@ def hint(ended: CallEnded) -> str:
     """Return advice about a final end; "" if there is none."""
     if any(text in ended.text for text in _SCHEMA):
         return (
-            "\nThe table was altered or dropped since, and Vitess does not know its earlier columns: reset the source "
-            "to a later position, and run the tablets with --track-schema-versions from now on"
+            "\nThe table has since been altered or dropped, and Vitess does not know its earlier columns: reset the "
+            "source to a later position, and run the tablets with --track-schema-versions from now on"
         )
     if "partial row image" in ended.text:
         return "\nSet binlog_row_image to FULL on the database, and reset the source to a later position"

@@ -377,8 +377,8 @@ class VitessShardReader:
             return Unreadable(self.shard, begun, f"{purged}; cannot find out whether the shard was resharded: {error}")
         if has_ended:  # I10: nothing comes any more, except what a reversible reshard replicates back
             raise RelayError(
-                f"shard {self.watch.shard.qualified}: {purged}. The shard was resharded since, and the journal that "
-                "names its successors has been purged, too, or would be skipped. Run `relay reset CONFIG "
+                f"shard {self.watch.shard.qualified}: {purged}. The shard has since been resharded, and the journal "
+                "that names its successors has been purged, too, or would be skipped. Run `relay reset CONFIG "
                 f"{self.stream.source} --to ...`: it begins with the existing shards, and records the gap"
             )
         self.tables.moves.is_due = True  # I3: the transaction of a journal may have been purged

@@ -171,7 +171,7 @@ class ShardHistory:
                 heard = time.monotonic()
             elif time.monotonic() - heard > self._silence:
                 reason = self._tablets.explain_silence()
-                raise Unavailable(f"shard {self.shard.name}: its stream from {start} is silent: {reason}")
+                raise Unavailable(f"shard {self.shard.name}: its stream from {start} sends nothing: {reason}")
             for answer in answers:
                 try:
                     events = events_of(answer)

@@ -66,7 +66,7 @@ class CopyTable:
             self._knows_topics = True
 
     def _note_topics(self, batch: DataFrame) -> None:
-        """Forget everything about a topic that was created again since: its offsets mean other records."""
+        """Forget everything about a topic that has since been created again: its offsets mean other records."""
         known = json.loads(self.target.properties(batch).get(TOPIC_IDS, "{}"))
         present = self._topic_ids()
         replaced = created_again(known, present)
@@ -104,7 +104,7 @@ class CopyTable:
             is_stored = after == listed or self.target.replace_property(batch, name, before, after)
 
     def truncations(self, batch: DataFrame) -> list[EventToken]:
-        """Return the truncations of earlier batches that truncations of other shards need."""
+        """Return the truncations of earlier batches that are needed for truncations of other shards."""
         return _tokens(self.target.properties(batch).get(TRUNCATIONS, "[]"))
 
     def remember_truncations(self, batch: DataFrame, tokens: Sequence[EventToken | None]) -> None:

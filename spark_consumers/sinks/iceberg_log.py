@@ -1,7 +1,7 @@
 """The change log in Iceberg.
 
-Iceberg does not check an append. So a batch is staged first, as a snapshot that no reader sees, and a second commit
-makes that the table's current one and records the new contents: only if nobody has committed in between.
+Iceberg does not check an append. So a batch is staged first, as a snapshot that no reader sees. If nobody has
+committed in between, a second commit makes this snapshot current and records the new contents.
 """
 
 import json
@@ -92,8 +92,8 @@ class IcebergLog(LogTable):
 
         if not iceberg_copy.commit(session, self.name, publish):
             raise Unavailable(
-                f"another consumer, or a job, has changed the log at {self.where} during an append: if that is another "
-                "consumer of the log, stop it"
+                f"another consumer or a job changed the log at {self.where} during an append: if it was another "
+                "consumer, stop it"
             )
 
     def merge(self, session: SparkSession, statement: str) -> int:

@@ -1,4 +1,4 @@
-"""A table of the copy that Spark writes: its columns, reading the state of rows, and writing them conditionally."""
+"""A table of the copy that Spark writes: its columns, its reads of the state of rows, and its conditional writes."""
 
 import json
 import time

@@ -87,9 +87,9 @@ class PostgresDatabase:
 
     @contextmanager
     def transaction(self, table: str = "", *, writes_rows: bool = False) -> Iterator[Connection]:
-        """Run a transaction, which is rolled back on any error. ``table``: whose locks it may have to wait for.
+        """Run a transaction, which is rolled back on any error. ``table``: a table that may be locked.
 
-        Raises ``Unavailable`` and ``TableFault``; if it ``writes_rows`` from changes, ``RowFault``, too.
+        Raises ``Unavailable`` and ``TableFault``, and also ``RowFault`` if it ``writes_rows`` from changes.
         """
         with self._errors(table, writes_rows=writes_rows):
             if self._connection is None or self._connection.closed:

@@ -107,7 +107,7 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
          "with a number from 0; the sources are orders"),
         ("sources.orders.start=soon",
          "--set sources.orders.start: `sources[0].start`: 'soon' is not a start; use trim_horizon, latest, an ISO time "
-         "such as 2026-11-21T06:00:00Z, or a time ago such as -30s"),
+         "such as 2026-11-21T06:00:00Z, or a relative time such as -30s"),
     ],
 )  # fmt: skip
 def test_an_error_names_the_setting(file: Path, setting: str, said: str) -> None:

@@ -224,9 +224,9 @@ MYSQL = """\
         type: mysql
         database: shop
 """
-NO_START = "is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, or"
+NO_START = "is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a relative time such as -30s, or"
 NO_VSTREAM_START = (
-    "is not a start; use `current`, `copy`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, or "
+    "is not a start; use `current`, `copy`, an ISO time such as 2026-11-21T06:00:00Z, a relative time such as -30s, or "
     '{vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
 )
 NO_KEY = (

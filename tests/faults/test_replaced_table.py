@@ -147,7 +147,7 @@ def test_a_table_that_is_deleted_during_its_snapshot_is_named_and_stops_nothing_
     relay = scanned.start_scan()
     scanned.client.delete_table(TableName=scanned.table)
     scanned.may_scan.set()
-    relay.wait_for(f"table {scanned.table!r} was deleted while its snapshot was read")
+    relay.wait_for(f"table {scanned.table!r} was deleted while its snapshot was being read")
     assert relay.terminate() == 0, relay.log()
     again = scanned.relay()
     assert again.wait(60) == 3

@@ -177,7 +177,7 @@ def test_a_row_that_was_read_beside_the_stream_is_refused() -> None:
     """I7: a sink would replace newer rows with it, and restore deleted ones."""
     read = change(operation=Operation.READ, token=None, transaction=None, snapshot=Snapshot("s", 5))
     for each in (read, replace(read, key=None, new=None, attributes={MARK: "begin"})):
-        with pytest.raises(RelayError, match="reading the table orders beside its stream does not fit"):
+        with pytest.raises(RelayError, match="reading table orders alongside its stream does not fit"):
             sent([each])
 
 

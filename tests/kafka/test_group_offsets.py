@@ -74,7 +74,7 @@ def test_a_record_that_comes_while_a_time_is_looked_up_is_not_passed_over(
 
 def test_a_start_may_be_where_a_group_stands(relayed: Config, group: GroupOffsets, unique: str) -> None:
     topic = relayed.topic("orders")
-    with pytest.raises(ConfigError, match=f"--from committed: group {unique}.log has no committed offsets of {topic}"):
+    with pytest.raises(ConfigError, match=f"--from committed: group {unique}.log has no committed offsets for {topic}"):
         group.resolve("committed")
     group.commit({topic: {"0": 2}}, ids={}, wait=True)
     expected = {"0": 2, "1": EARLIEST, "2": EARLIEST}

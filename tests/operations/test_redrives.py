@@ -88,7 +88,7 @@ def test_of_two_redrives_that_send_the_same_at_once_one_ends_and_the_other_goes_
 
     monkeypatch.setattr(first, "_mark", overtaken)
     with pytest.raises(
-        Unavailable, match=r"may not have been redriven: another `dead-letters` command has begun since"
+        Unavailable, match=r"may not have been redriven: another `dead-letters` command has since begun"
     ):
         first.redrive(first.pending(), lambda letter: sent.append(letter.id))
     assert len(set(sent)) == len(sent) == 5

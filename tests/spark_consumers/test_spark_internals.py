@@ -40,7 +40,7 @@ def test_internal_names_of_spark_are_in_one_module() -> None:
 
 def test_a_session_of_spark_connect_is_refused_before_it_is_used() -> None:
     with pytest.raises(
-        ConfigError, match=r"is one of Spark Connect, which has no JVM .* --master URL` and spark-submit"
+        ConfigError, match=r"uses Spark Connect, which has no JVM .* --master URL` and spark-submit"
     ):
         refuse_unsupported(object())
 
@@ -48,7 +48,7 @@ def test_a_session_of_spark_connect_is_refused_before_it_is_used() -> None:
 def test_a_server_of_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
     with pytest.raises(
-        ConfigError, match=r"SPARK_REMOTE names a server of Spark Connect, .* spark-submit start it; and unset it"
+        ConfigError, match=r"SPARK_REMOTE names a Spark Connect server, .* spark-submit start it; and unset it"
     ):
         open_session("test", delta=False)
 

@@ -310,7 +310,7 @@ def test_a_plan_of_another_cluster_stops_its_source_alone_and_an_unknown_cluster
     source, view = cast(Any, SimpleNamespace(name="s")), CommittedRecords()
     view.apply(StreamId("s", "stream").plan_key, Plan("latest", 0.0, {}, {}, cluster="of-another-one").to_json())
     state = LostState(relay.admin, load(relay.path))
-    with pytest.raises(Unavailable, match="are of another Kafka cluster, of-another-one") as refused:
+    with pytest.raises(Unavailable, match="belong to another Kafka cluster, of-another-one") as refused:
         state._require_own(view, [source])
     assert refused.value.source == "s"
     state.cluster = ""  # a proxy does not tell it
