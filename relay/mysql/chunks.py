@@ -304,6 +304,8 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
     """Return how to select and decode a column. Raises ValueError, naming it, if it cannot be read exactly."""
     try:
         found = defined(definition)
+        if found.type.name == "year" and found.inside == "2":
+            raise ValueError("SELECT prints two digits of a YEAR(2): make it a YEAR")  # I8
         match found.type.form:
             case Form.FLOAT:
                 exact = Printed(lambda raw: shortest(_FLOAT.pack(float(raw))))

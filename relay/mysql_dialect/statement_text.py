@@ -25,7 +25,8 @@ UNKNOWN_MODE = -1  # the mode for statements whose session's mode is unknown
 def _token(sql_mode: int) -> re.Pattern[str]:
     """Return the pattern of a token.
 
-    As for the servers, blanks are six ASCII characters, and every character beyond ASCII belongs to a name.
+    As for the servers, blanks are six ASCII characters, every character beyond ASCII belongs to a name, and the version
+    in a comment whose text is executed has five or six digits.
     """
     with_escapes, without = r"(?:[^%s\\]|\\.|%s)*", "(?:[^%s]|%s)*"
     literal = without if sql_mode & NO_BACKSLASH_ESCAPES else with_escapes
@@ -33,7 +34,7 @@ def _token(sql_mode: int) -> re.Pattern[str]:
     bracket = r"\[(?P<bracket>(?:[^\]]|\]\])*)\]" if sql_mode & BRACKETS else "(?P<bracket>(?!))"
     return re.compile(
         rf"""
-          [\x09-\x0d\x20]+ | (?P<executed>/\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | \*/)
+          [\x09-\x0d\x20]+ | (?P<executed>/\*M?!(?:[0-9]{{5,6}})?\  ? | \*/)
         | (?P<comment>/\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20]|\Z)[^\n]*)
         | `(?P<tick>(?:[^`]|``)*)`
         | "(?P<double>{double % ('"', '""')})"

@@ -180,7 +180,7 @@ def _database(reader: StatementScanner) -> Classified | None:
 def _rename(reader: StatementScanner) -> Classified | None:
     if not reader.skip("TABLE", "TABLES"):
         return _object(reader)
-    reader.skip_if_exists()
+    is_conditional = reader.skip_if_exists()
     pairs: list[tuple[Name, Name]] = []
     while (old := reader.name()) is not None:
         reader.skip_wait()
@@ -191,7 +191,10 @@ def _rename(reader: StatementScanner) -> Classified | None:
         if not reader.at(","):
             break
         reader.step()
-    return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs)) if reader.is_at_end and pairs else None
+    old_names = tuple(old for old, _ in pairs)
+    if is_conditional and {*old_names} & {new for _, new in pairs}:  # I1: which of them existed is not logged
+        return None
+    return Classified(Kind.RENAME, old_names, tuple(pairs)) if reader.is_at_end and pairs else None
 
 
 def _alter(reader: StatementScanner) -> Classified | None:

@@ -66,6 +66,16 @@ def test_a_table_without_a_primary_key_is_refused_by_name(mariadb: Any, unique: 
             ChunkQuery(unique, "loose", describe(connection, unique, "loose"))
 
 
+def test_a_table_with_a_year_of_two_digits_is_refused_by_its_column(mariadb: Any, unique: str) -> None:
+    """I8: the binlog has four, and a key of two digits would be another row."""
+    with session(mariadb, unique) as execute, connected(mariadb) as connection:
+        execute("create table short (y year(2), z year, primary key (y))")
+        with pytest.raises(
+            RelayError, match=r"short cannot be read: column y: SELECT prints two digits of a YEAR\(2\)"
+        ):
+            ChunkQuery(unique, "short", describe(connection, unique, "short"))
+
+
 def test_text_that_is_not_a_character_is_refused_with_its_key_and_column(mariadb: Any, unique: str) -> None:
     """I8: the server would print a question mark."""
     with session(mariadb, unique) as execute, connected(mariadb) as connection:
