@@ -57,11 +57,11 @@ def read_changes(
     ``new`` are JSON under the source's column names. With ``table`` only its changes are read, and those three are
     structs with the columns' own types; DynamoDB images without ``columns:`` stay JSON.
 
-    ``start``: earliest (the default), latest, committed:GROUP, an ISO time, a relative time such as ``-2h``, or offsets as
-    JSON; a streaming query with a checkpoint continues there instead. ``end``: the same, only without ``streaming``; by
-    default the current end, even for partitions that JSON leaves out. ``at_most``: records per batch. ``undecodable``:
-    how to treat a record that is not a change: as an error, or as a row with ``status`` and ``value``, which are then
-    two more columns.
+    ``start``: earliest (the default), latest, committed:GROUP, an ISO time, a relative time such as ``-2h``, or offsets
+    as JSON; a streaming query with a checkpoint continues there instead. ``end``: the same, only without ``streaming``;
+    by default the current end, even for partitions that JSON leaves out. ``at_most``: records per batch.
+    ``undecodable``: how to treat a record that is not a change: as an error, or as a row with ``status`` and ``value``,
+    which are then two more columns.
 
     A streaming query looks up the schemas that are published while it runs. With ``table``, the columns are those known
     now: a change with a later schema ends the query with an error that says so, and the next query knows it. Raises

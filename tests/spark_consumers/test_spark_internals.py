@@ -39,9 +39,7 @@ def test_internal_names_of_spark_are_in_one_module() -> None:
 
 
 def test_a_session_of_spark_connect_is_refused_before_it_is_used() -> None:
-    with pytest.raises(
-        ConfigError, match=r"uses Spark Connect, which has no JVM .* --master URL` and spark-submit"
-    ):
+    with pytest.raises(ConfigError, match=r"uses Spark Connect, which has no JVM .* --master URL` and spark-submit"):
         refuse_unsupported(object())
 
 

@@ -226,7 +226,9 @@ def test_a_purged_shard_that_has_been_resharded_is_refused_and_not_read_on_at_it
     with (
         ScriptedVtgate(script, answers) as vtgate,
         opened(vtgate.address, START, silence=0.3) as reader,
-        pytest.raises(RelayError, match=r"shop/commerce/0: .*purged.*has since been resharded.*relay reset CONFIG shop"),
+        pytest.raises(
+            RelayError, match=r"shop/commerce/0: .*purged.*has since been resharded.*relay reset CONFIG shop"
+        ),
     ):
         until(reader, lambda page: page.gap is not None)
 
