@@ -16,8 +16,8 @@ from relay.errors import ConfigError
 _NUMBERED = re.compile(r"\[(\d+)\]\.(.+)")
 _WANTED: dict[str, type | tuple[type, ...]] = {"int_type": int, "float_type": (int, float), "bool_type": bool}
 
-# YAML reads 010 as eight, 0x10 as sixteen, 1:30 as ninety, and drops what follows ` #`.
-_PLAIN = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)(?:\.[0-9_]+)?|[A-Za-z]+")
+# YAML would also take quotes, tags and anchors, and drop what follows ` #`.
+_PLAIN = re.compile(r"[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
 
 
 def apply(document: Document, settings: Sequence[str], root: type[BaseModel]) -> None:

@@ -21,6 +21,11 @@ VARIABLE = re.compile(r"\$(\$\{)|\$\{([^}]*)(\}?)")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS = {"tag:yaml.org,2002:" + kind for kind in ("null", "bool", "int", "float")}
+# YAML reads 0123 as 83, 12:30 as 750 and 0x1F as 31, and drops the underscores of 1_000.
+_AS_WRITTEN = {
+    "tag:yaml.org,2002:int": re.compile(r"[-+]?(?:0|[1-9][0-9]*)"),
+    "tag:yaml.org,2002:float": re.compile(r"[^_:]+"),
+}
 # A time is kept as text: each key decides what the text means.
 _TEXTS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value")}
 _MERGE = "tag:yaml.org,2002:merge"
@@ -200,9 +205,16 @@ class _NodeReader:
         if node.tag not in _SCALARS:
             raise self._not_plain(node)
         try:
-            return self.loader.construct_object(node)
+            found = self.loader.construct_object(node)
         except ValueError as error:
             raise self.document.error(_place(node), f"cannot read this value: {error}") from error
+        if (form := _AS_WRITTEN.get(node.tag)) and not form.fullmatch(node.value):  # I8
+            # The number may be a password, so it is not shown.
+            raise self.document.error(
+                _place(node),
+                "YAML reads this number differently from how it is written: quote it, or write it in plain decimals",
+            )
+        return found
 
     def _expand(self, node: yaml.ScalarNode) -> str:
         def replace(match: re.Match[str]) -> str:

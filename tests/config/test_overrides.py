@@ -100,6 +100,8 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
         ("cache.keys.orders=[",
          "--set cache.keys.orders:1:2: broken YAML: while parsing a flow node, expected the node content, but found "
          "'<stream end>'"),
+        ("kafka.partitions=1:30", "--set kafka.partitions:1:1: YAML reads this number differently from how it is "
+         "written: quote it, or write it in plain decimals"),
         ("http=${NOBODY}", "--set http:1:1: the environment variable NOBODY is not set"),
         ("sources.lines.start=latest", "--set sources.lines.start: must be sources.NAME.KEY, or sources[NUMBER].KEY "
          "with a number from 0; the sources are orders"),

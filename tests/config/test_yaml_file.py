@@ -67,6 +67,22 @@ def test_broken_yaml_is_reported_with_its_line_and_column(file: Path, text: str,
     assert problem in said
 
 
+@pytest.mark.parametrize(
+    "number", ["01234", "-007", "12:30", "0x1F", "0b11", "1_000", "!!int '\u0663'", "12:30.5", "1_000.5"]
+)
+def test_a_number_that_yaml_would_change_is_refused_without_showing_it(file: Path, number: str) -> None:
+    """I8: `where: {orders: {zip: 01234}}` would publish the rows of 668."""
+    said = refused(file, f"a:\n  b: {number}\n")
+    assert said == (
+        "2:6: YAML reads this number differently from how it is written: quote it, or write it in plain decimals"
+    )
+
+
+def test_a_number_in_decimals_is_read(file: Path) -> None:
+    text = "[0, -0, +7, 120, !!int '7', 0.5, .5, 5., -1.0e+3, 00.5, .inf, 08, 1e3]"
+    assert data(file, text) == [0, 0, 7, 120, 7, 0.5, 0.5, 5.0, -1000.0, 0.5, float("inf"), "08", "1e3"]
+
+
 @pytest.mark.parametrize(("text", "what"), [("", "is empty"), ("- a\n", "must be a mapping"), ("a\n", "mapping")])
 def test_a_file_that_is_not_a_mapping_is_refused(file: Path, text: str, what: str) -> None:
     file.write_text(text)
