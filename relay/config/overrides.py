@@ -24,6 +24,10 @@ def apply(document: Document, settings: Sequence[str], root: type[BaseModel]) ->
     """Apply ``settings``, texts ``key=value`` with a YAML value. Raises ``ConfigError``, which names the key."""
     for text in settings:
         key, equals, value = text.partition("=")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"--set {key!a}: not UTF-8 text") from None
         option = f"--set {key}"
         if not equals or not key:
             raise ConfigError(f"{option}: must be key=value, such as http=127.0.0.1:9401")

@@ -192,7 +192,7 @@ class _NodeReader:
         found: dict[str, Any] = {}
         for key, value in node.value:
             # Every key is text: a table may be called `on` or `2024`.
-            inside = (*location, key.value)
+            inside = (*location, self._encodable(key, key.value))
             self.document.keys[inside] = _place(key)
             found[key.value] = self.value(value, inside)
         return found
@@ -201,20 +201,29 @@ class _NodeReader:
         if node.tag in _TEXTS:
             if VARIABLE.search(node.value):
                 self.document.variables[location] = node.value
-            return self._expand(node)
+            return self._encodable(node, self._expand(node))
         if node.tag not in _SCALARS:
             raise self._not_plain(node)
         try:
             found = self.loader.construct_object(node)
-        except ValueError as error:
-            raise self.document.error(_place(node), f"cannot read this value: {error}") from error
+        except (ValueError, LookupError):
+            # The errors contain the value, which may be a password.
+            kind = node.tag.rpartition(":")[2]
+            raise self.document.error(_place(node), f"cannot read this value as {kind}") from None
         if (form := _AS_WRITTEN.get(node.tag)) and not form.fullmatch(node.value):  # I8
-            # The number may be a password, so it is not shown.
+            # It may be a password, too.
             raise self.document.error(
                 _place(node),
                 "YAML reads this number differently from how it is written: quote it, or write it in plain decimals",
             )
         return found
+
+    def _encodable(self, node: yaml.ScalarNode, text: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise self.document.error(_place(node), "this text, or a variable in it, is not valid UTF-8") from None
+        return text
 
     def _expand(self, node: yaml.ScalarNode) -> str:
         def replace(match: re.Match[str]) -> str:

@@ -102,6 +102,7 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
          "'<stream end>'"),
         ("kafka.partitions=1:30", "--set kafka.partitions:1:1: YAML reads this number differently from how it is "
          "written: quote it, or write it in plain decimals"),
+        ("kafka.producer.\udcff=1", "--set 'kafka.producer.\\udcff': not UTF-8 text"),
         ("http=${NOBODY}", "--set http:1:1: the environment variable NOBODY is not set"),
         ("sources.lines.start=latest", "--set sources.lines.start: must be sources.NAME.KEY, or sources[NUMBER].KEY "
          "with a number from 0; the sources are orders"),

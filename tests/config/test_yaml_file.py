@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,26 @@ def test_a_number_that_yaml_would_change_is_refused_without_showing_it(file: Pat
 def test_a_number_in_decimals_is_read(file: Path) -> None:
     text = "[0, -0, +7, 120, !!int '7', 0.5, .5, 5., -1.0e+3, 00.5, .inf, 08, 1e3]"
     assert data(file, text) == [0, 0, 7, 120, 7, 0.5, 0.5, 5.0, -1000.0, 0.5, float("inf"), "08", "1e3"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("!!int hunter2", "int"),
+        ("!!int ''", "int"),
+        ("1" * 5000, "int"),
+        ("!!float ''", "float"),
+        ("!!bool hunter2", "bool"),
+    ],
+)
+def test_a_value_that_its_tag_cannot_have_is_refused_without_showing_it(file: Path, value: str, kind: str) -> None:
+    assert refused(file, f"a: {value}\n") == f"1:4: cannot read this value as {kind}"
+
+
+@pytest.mark.parametrize("text", ['"x\\ud800"', '{"\\ud800": 1}', '{<<: {"\\ud800": 1}}', "x${BROKER}"])
+def test_text_that_cannot_be_encoded_is_refused(file: Path, text: str) -> None:
+    said = refused(file, f"a:\n  - {text}\n", BROKER="\udcff")
+    assert re.fullmatch("2:[0-9]+: this text, or a variable in it, is not valid UTF-8", said)
 
 
 @pytest.mark.parametrize(("text", "what"), [("", "is empty"), ("- a\n", "must be a mapping"), ("a\n", "mapping")])
