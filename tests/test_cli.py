@@ -203,7 +203,10 @@ def test_an_unreachable_broker_exits_3(command: str, file: Callable[..., Path]) 
         ("verify FILE --loader nowhere:x", "--loader nowhere:x: No module named 'nowhere'"),
         ("reset FILE legacy --to soon", "--to: 'soon' is not a start; "),
         ("reset FILE legacy --to gtid:x", "--to: 'gtid:x' is not a start; "),
-        ("reset FILE legacy --to {gtid:", "--to {gtid:: broken YAML: "),
+        ("reset FILE legacy --to {gtid:", "--to:1:7: broken YAML: "),
+        ('reset FILE legacy --to {"gtid":{"-":a,"-":b}}', "--to:1:16: duplicate key `-`; it is already set on line 1"),
+        ('reset FILE legacy --to {"gtid":0123}', "--to:1:9: YAML reads this number differently from how it is written"),
+        ('reset FILE legacy --to {"gtid":2020-13-45}', "--to: a start in braces must give a GTID set per shard: "),
         ("tail FILE t --from soon", "--from soon: use earliest, latest, committed:GROUP, an ISO time, "),
         ("tail FILE t --from committed", "--from committed: use earliest, latest, committed:GROUP, an ISO time, "),
         (

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
-import yaml
-
 from relay.avro.debezium import value_schema
 from relay.avro.registry import open_schemas
 from relay.config import Config, SourceConfig
 from relay.config.per_table import NO_READS
+from relay.config.yaml_file import parse
 from relay.engine.kinds import open_source
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
 from relay.kafka import topics
@@ -194,10 +193,8 @@ def _with_start(config: Config, name: str, to: str | None) -> SourceConfig:
     if to is None:
         return entry
     try:
-        start = yaml.safe_load(to) if to.startswith("{") else to  # parsed as in the config
+        start = parse("--to", to).data if to.startswith("{") else to
         found = entry.model_copy(update={"start": entry.parse_start(start)})
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--to {to}: broken YAML: write it as `start` in the config") from error
     except ValueError as error:
         raise ConfigError(f"--to: {error}") from error
     if found.is_debezium and found.start == "copy":  # I7
