@@ -155,7 +155,10 @@ class StartAtToken:
     @classmethod
     def read(cls, path: str, folder: Path) -> Self:
         """Read the token at ``path``, relative to ``folder``. Raises ValueError, which names the file and the line."""
-        file = folder / Path(path).expanduser()
+        try:
+            file = folder / Path(path).expanduser()
+        except RuntimeError:
+            raise ValueError(f"{path}: the home folder is unknown: write the path in full") from None
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:

@@ -136,6 +136,10 @@ class TestStartAtAToken:
         (line,) = refused(file, change("start: trim_horizon", "start: {token: token.json}"))
         assert line.startswith(f"11:12: `sources[0].start`: {file.parent}/{said}")
 
+    def test_a_token_in_a_home_folder_that_is_unknown_is_refused(self, file: Path) -> None:
+        (line,) = refused(file, change("start: trim_horizon", "start: {token: ~nobody9/x.json}"))
+        assert line == "11:12: `sources[0].start`: ~nobody9/x.json: the home folder is unknown: write the path in full"
+
     @pytest.mark.parametrize("start", ["{tokn: a}", "{}", "{token: 1}", "{token: a, vgtid: b}", "[a]", "true"])
     def test_any_other_value_is_refused(self, file: Path, start: str) -> None:
         (line,) = refused(file, change("start: trim_horizon", f"start: {start}"))
