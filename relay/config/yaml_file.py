@@ -73,9 +73,16 @@ class Document:
         return str(self.error(self.place(location), message))
 
     def option(self, location: Location) -> str | None:
-        """Return the option that set ``location`` or a value around it, or None if the file did."""
-        around = (self.options.get(location[:length]) for length in range(len(location), 0, -1))
-        return next(filter(None, around), None)
+        """Return the option that set ``location``, a value around it, or all that is in it. None if the file did."""
+        for length in range(len(location), 0, -1):
+            if option := self.options.get(location[:length]):
+                return option
+        while location and location not in self.values:
+            for each, option in self.options.items():
+                if each[: len(location)] == location:
+                    return option
+            location = location[:-1]
+        return None
 
 
 def read(path: Path, environment: Mapping[str, str] | None = None) -> Document:

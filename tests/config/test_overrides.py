@@ -96,6 +96,8 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
         ("kafka={bootstrap_servers: ':'}",
          "--set kafka: `kafka.bootstrap_servers`: ':' is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093"),
         ("kafka.partitons=9", "--set kafka.partitons: unknown key `partitons` in `kafka`; did you mean `partitions`?"),
+        ("sources[0].strat.x=1", "--set sources[0].strat.x: unknown key `strat` in `sources[0]`; did you mean "
+         "`start`?"),
         ("name.x=1", "--set name.x: `name` in the file is a single value, so nothing can be set inside it"),
         ("cache.keys.orders=[",
          "--set cache.keys.orders:1:2: broken YAML: while parsing a flow node, expected the node content, but found "
@@ -115,6 +117,17 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
 )  # fmt: skip
 def test_an_error_names_the_setting(file: Path, setting: str, said: str) -> None:
     assert refused(file, setting) == [said]
+
+
+def test_what_a_section_lacks_that_only_a_setting_made_names_the_setting(file: Path) -> None:
+    text = GOOD[: GOOD.index("    cache:")]
+    assert refused(file, "copy.items=json", text=text) == ["--set copy.items: `copy.url` is missing"]
+
+
+def test_a_problem_of_a_value_that_the_file_has_names_the_file(file: Path) -> None:
+    text = GOOD.replace("snapshot: none", "strat: {a: b}").replace("on_gap: fail", "columns: {a: txt}")
+    said = refused(file, "sources[0].strat.x=1", "sources[0].columns.b=string", text=text)
+    assert [each.partition(": ")[0] for each in said] == [f"{file}:12:5", f"{file}:14:18"]
 
 
 def test_problems_of_settings_and_of_the_file_are_reported_together(file: Path) -> None:
