@@ -229,6 +229,20 @@ def test_wrong_arguments_are_found_before_anything_is_connected_to(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("code", "said"),
+    [("raise KeyError('DATABASE_URL')", "KeyError('DATABASE_URL')"), ("x =", "SyntaxError('invalid syntax', ")],
+)
+def test_a_loader_whose_module_cannot_be_imported_is_refused_with_its_error(
+    tmp_path: Path, file: Callable[..., Path], unique: str, monkeypatch: pytest.MonkeyPatch, code: str, said: str
+) -> None:
+    (tmp_path / f"{unique}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = relay("verify", file(), "--loader", f"{unique}:load")
+    assert result.exit_code == 2
+    assert errors(result)[0].startswith(f"--loader {unique}:load: cannot be imported: {said}")
+
+
+@pytest.mark.parametrize(
     ("command", "said"),
     [
         ("run x.yaml --workers 0", "'0' must be at least 1"),

@@ -146,6 +146,9 @@ def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
         found: Any = attrgetter(path)(import_module(module))
     except (ImportError, AttributeError, TypeError) as error:
         raise ConfigError(f"--loader {name}: {error}") from error
+    except Exception as error:
+        # The import runs foreign code, which may raise anything.
+        raise ConfigError(f"--loader {name}: cannot be imported: {error!r}") from error
     load_many = getattr(found, "load_many", found)
     if not callable(load_many):
         raise ConfigError(f"--loader {name}: it is neither a loader, with `load_many`, nor a function")
