@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from relay.config import Config
-from relay.errors import RelayError
+from relay.errors import ConfigError, RelayError
 from relay.process.slow_call import SlowCall
 from relay.stream.source_state import SourceState
 
@@ -41,11 +41,12 @@ class ReloadedConfig:
             self._reading = SlowCall("config", self._read)
 
     def _apply(self, read: Callable[[], Config], sources: Iterable[SourceState]) -> None:
-        """Pass each source its entry. An invalid config changes nothing."""
+        """Pass each source its entry. A config that cannot be read changes nothing."""
         try:
             entries = {entry.name: entry for entry in read().sources}
         except RelayError as error:
-            log.error("the config is invalid; keeping the current one: %s", error)
+            why = "is invalid" if isinstance(error, ConfigError) else "cannot be checked now"
+            log.error("the config %s; keeping the current one: %s", why, error)
             return
         applied = {entry.name: entry for entry in self.config.sources}
         for source in sources:

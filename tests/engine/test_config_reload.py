@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from relay.config import Config
 from relay.engine.config_reload import ReloadedConfig
-from relay.errors import ConfigError
+from relay.errors import ConfigError, RelayError, Unavailable
 from tests.engine.maintained import Maintained
 from tests.scripted_source import ScriptedSource, config_of
 from tests.waiting import wait_until
@@ -57,3 +59,21 @@ def test_a_reload_that_no_worker_has_served_waits_for_the_next_one() -> None:
         return source.entry is not None or None
 
     wait_until(applied)
+
+
+@pytest.mark.parametrize(("error", "said"), [(ConfigError, "is invalid"), (Unavailable, "cannot be checked now")])
+def test_a_config_that_cannot_be_read_again_changes_nothing_and_the_log_says_why(
+    error: type[RelayError], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> Config:
+        raise error("the reason")
+
+    reloaded = ReloadedConfig(before := config_of("test", "localhost:9092", [ScriptedSource("orders")]), fail)
+    reloaded.request()
+
+    def logged() -> bool:
+        reloaded.serve([])
+        return f"the config {said}; keeping the current one: the reason" in caplog.text
+
+    wait_until(lambda: logged() or None)
+    assert reloaded.config is before

@@ -11,7 +11,7 @@ import pytest
 
 from relay.change import Change, Snapshot
 from relay.config import VitessConfig
-from relay.errors import RelayError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.mysql_dialect.catalog import TABLES
 from relay.mysql_dialect.snapshot_times import lowest
 from relay.records import Plan, Shard, ShardCheckpoint, ShardState, SnapshotPart
@@ -52,6 +52,14 @@ def test_the_start_current_is_a_position_before_anything_is_read() -> None:
     with source_of(log, []) as source:
         start = source.starting_points([Shard("0")]).shards["0"]
     assert start == {"gtid": "MariaDB/0-1-11"}
+
+
+def test_a_reload_that_has_found_other_tables_changes_no_setting() -> None:
+    """I12: none, while the keyspace cannot be reached."""
+    with source_of(log := Log(), []) as source, source_of(log, [], on_alter="resnapshot") as other:
+        source.reload(source.config.for_tables(["t"])[0])
+        with pytest.raises(ConfigError, match="restart the relay to apply them"):
+            source.reload(other.config)
 
 
 def test_a_copy_is_a_snapshot_beside_the_changes_from_a_position_that_the_plan_has() -> None:
