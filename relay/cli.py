@@ -129,11 +129,12 @@ def run(
     empty pages in a row. If DynamoDB shows a change later than that, the next run publishes it.
     """
     with logging_to_stderr(log_format), machine.local_failures(is_service=True):
-        loaded = load_config(config, settings)
+        load = partial(load_config, config, settings, is_relay=True)
+        loaded = load()
         if workers == 1:
             from relay.engine import relaying
 
-            relaying.run(loaded, until_caught_up=until_caught_up, reload=partial(load_config, config, settings))
+            relaying.run(loaded, until_caught_up=until_caught_up, reload=load)
         else:
             from relay.process import supervisor
 

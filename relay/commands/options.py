@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -13,12 +14,13 @@ import typer
 from typer.exceptions import TyperException
 
 from relay.commands.machine import local_failures
-from relay.errors import ConfigError, RelayError
+from relay.errors import ConfigError, RelayError, Unavailable
 
 if TYPE_CHECKING:
-    from relay.config import Config
+    from relay.config import Config, SourceConfig
     from relay.config.yaml_file import Document
 
+log = logging.getLogger("relay")
 
 LogFormat = Literal["text", "json"]
 
@@ -65,9 +67,11 @@ LogFormatOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def load_config(path: Path, settings: Sequence[str] | None, *, every_table: bool = True) -> Config:
+def load_config(
+    path: Path, settings: Sequence[str] | None, *, every_table: bool = True, is_relay: bool = False
+) -> Config:
     """Read the config, and find the tables of sources that name none: see ``read_config`` and ``with_tables``."""
-    return with_tables(read_config(path, settings)[0], every_table=every_table)
+    return with_tables(read_config(path, settings)[0], every_table=every_table, is_relay=is_relay)
 
 
 def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Document]:
@@ -90,38 +94,56 @@ def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Doc
     return config, document
 
 
-def with_tables(config: Config, *, every_table: bool = True) -> Config:
+def with_tables(config: Config, *, every_table: bool = True, is_relay: bool = False) -> Config:
     """Return the config with the tables of sources that name none.
 
     ``every_table``: False if the command does not need the topics of all tables; then it works while a database is
-    down. Tags are always looked up, because each table that has them becomes a source of its own.
+    down. Tags are always looked up, because each table that has them becomes a source of its own. ``is_relay``: a
+    source whose database is down stays without tables, and `ConnectedSources` refuses it; otherwise it has the tables
+    that were relayed before.
     """
     if config.names_tables:
         return config
     from relay.engine.kinds import kind_of
     from relay.operations.status import relayed_tables
 
+    away: dict[str, Unavailable] = {}
+    before: list[tuple[str, str]] = []
+
+    def find(entry: SourceConfig) -> Iterable[str] | None:
+        if entry.name not in away:
+            try:
+                return kind_of(entry).find_tables(entry)
+            except Unavailable as error:  # I12
+                if entry.traits.one_source_per_table:
+                    raise
+                away[entry.name] = error
+        return None if is_relay else [table for source, table in before if source == entry.name] or None
+
     def found() -> Config:
-        return config.with_tables(lambda entry: kind_of(entry).find_tables(entry), only_split=not every_table)
+        return config.with_tables(find, only_split=not every_table)
 
     with_all = found()
-    if not config.claims.is_contested:
+    if not (away or config.claims.is_contested):
         return with_all
-    config.claim(relayed_tables(config))  # a contested topic belongs to the table that was there first
+    before += relayed_tables(config)
+    config.claim(before)  # I8: a contested topic belongs to the table that was there first
+    for name, error in away.items():
+        if not is_relay and name not in dict(before):
+            raise error
+        instead = "" if is_relay else "; taking those that were relayed before"
+        log.warning("the tables of source %s cannot be looked up%s: %s", name, instead, error)
     return found()
 
 
 @contextmanager
 def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
     """Log to stderr. With JSON, also log an error that ends the command."""
-    import logging
-
     from relay.observe.logs import JsonFormatter, TextFormatter
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    log = logging.getLogger("relay")
     log.setLevel(logging.INFO)
     try:
         with local_failures():

@@ -194,6 +194,9 @@ class Relay:
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
+    def reload(self) -> None:
+        self._process.send_signal(signal.SIGHUP)
+
     def wake(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 

@@ -132,6 +132,48 @@ def test_a_database_that_is_down_at_the_start_is_read_once_it_is_up_and_delays_n
     assert beside.problems() == []
 
 
+def test_a_database_that_is_down_is_read_with_all_its_tables_once_it_is_up_and_may_be_down_at_a_reload(
+    scene: Scene, beside: Beside
+) -> None:
+    """The config names none of its tables."""
+    beside.set(tables=None)
+    workload = scene.workload(pause=0.05)
+    workload.start()
+    relay = scene.relay()
+    relay.wait_for("the tables of source legacy cannot be looked up: source legacy: no server of shard - can be read")
+    [said] = wait_until(lambda: beside.told() or None)
+    assert "no server of shard - can be read" in said
+    seen = scene.wait_for_more(0)
+    beside.server.restart()
+    relay.wait_for("source legacy: reading shard")
+    beside.writer.start()
+    beside.wait_for_more()
+    beside.server.kill()
+    relay.reload()
+    relay.wait_for("source legacy: shards -")
+    seen = scene.wait_for_more(seen)
+    tailed = command("tail", scene.path, "--from-beginning", "--exit-at-end", "--json")
+    assert tailed.exit_code == 0, tailed.output
+    assert f'"topic":"{scene.config.topic(TABLE)}"' in tailed.stdout
+    beside.server.restart()
+    beside.wait_for_more()
+    scene.wait_for_more(seen)
+    beside.writer.stop()
+    truth = workload.stop()
+    assert relay.terminate() == 0, relay.log()
+    assert scene.finish(truth) == []
+    assert beside.problems() == []
+
+
+def test_the_only_database_ends_the_relay_if_it_is_down(scene: Scene, beside: Beside) -> None:
+    """The config names none of its tables."""
+    beside.set(tables=None)
+    raw = yaml.safe_load(scene.path.read_text())
+    scene.path.write_text(yaml.safe_dump({**raw, "sources": raw["sources"][1:]}))
+    said = run_until_caught_up(scene.path, expected_code=3)
+    assert "relay: error: source legacy: no server of shard - can be read" in said
+
+
 def test_a_run_until_caught_up_reads_the_other_sources_before_it_says_what_is_away(
     scene: Scene, beside: Beside
 ) -> None:
