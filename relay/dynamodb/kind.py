@@ -44,11 +44,12 @@ def tagged(source: DynamoDBConfig) -> list[str]:
     try:
         for page in client.get_paginator("list_tables").paginate():
             for name in page["TableNames"]:
-                table = client.describe_table(TableName=name)["Table"]
-                pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=table["TableArn"])
-                if wanted <= {(tag["Key"], tag["Value"]) for tags in pages for tag in tags["Tags"]}:
-                    enabled = table.get("StreamSpecification", {}).get("StreamEnabled")
-                    (found if enabled else without).append(name)
+                with suppress(client.exceptions.ResourceNotFoundException):  # deleted since it was listed
+                    table = client.describe_table(TableName=name)["Table"]
+                    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=table["TableArn"])
+                    if wanted <= {(tag["Key"], tag["Value"]) for tags in pages for tag in tags["Tags"]}:
+                        enabled = table.get("StreamSpecification", {}).get("StreamEnabled")
+                        (found if enabled else without).append(name)
     except (ClientError, BotoCoreError, Refused) as error:
         raise Unavailable(f"source {source.name}: cannot find tables by tag {at}: {error}") from error
     finally:

@@ -67,6 +67,17 @@ def test_tables_with_all_of_the_tags_are_found_across_pages(source: DynamoDBConf
     assert tagged(source) == ["first", "second"]
 
 
+@pytest.mark.parametrize("call", ["DescribeTable", "ListTagsOfResource"])
+def test_a_table_that_is_deleted_meanwhile_is_passed_over(source: DynamoDBConfig, region: Region, call: str) -> None:
+    def refuse(operation: str) -> None:
+        if operation == call and "deleted" in str(region.requests[-1]):
+            raise Refused("ResourceNotFoundException")
+
+    region.tags = {"deleted": {"relay": "yes"}, "first": dict(source.tags or {})}
+    region.before = refuse
+    assert tagged(source) == ["first"]
+
+
 def test_a_tagged_table_without_a_stream_is_named(source: DynamoDBConfig, region: Region) -> None:
     region.tags = {"first": dict(source.tags or {}), "second": dict(source.tags or {})}
     region.without_stream = {"second"}
