@@ -86,8 +86,8 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     """The URL of DynamoDB, if it is not AWS's."""
 
     start: Start = "trim_horizon"
-    """Where to start on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it has an offset), a
-    relative time such as `-30s`, or `{token: path.json}`, a token of the stream."""
+    """Where to start on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it has an offset; a future one
+    is the same as `latest`), a relative time such as `-30s`, or `{token: path.json}`, a token of the stream."""
 
     snapshot: Literal["none", "initial"] = "none"
     """`initial` also reads the complete table once, alongside the stream, and publishes every item as READ."""

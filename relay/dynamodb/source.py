@@ -154,7 +154,8 @@ class DynamoDBSource:
             token = StreamToken.from_json(self.config.start.content)
             return begin_at_token(token, shards, self.shards, self.session.has, now)
         since = self.config.start_time(now)
-        start: Start = HORIZON if since is None else {"since": since}
+        # I1: changes would be dropped until then.
+        start: Start = HORIZON if since is None else {"since": min(since, now)}
         self._heads = start, heads
         return StartingPoints({shard.id: start for shard in shards}, now)
 

@@ -258,6 +258,22 @@ def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_tim
     source.close()
 
 
+def test_a_start_in_the_future_is_the_present(stream: ScriptedStream) -> None:
+    """I1: the changes until then are read."""
+    config = DynamoDBConfig(
+        name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="9999-12-31"
+    )
+    source = DynamoDBSource(config)
+    stream.set_clock(Clock(6032.0))
+    source.connect()
+    stream.shard("s")
+    stream.put("s", "k", 1, created=6030)
+    stream.put("s", "k", 2, created=6033)
+    start = source.starting_points([Shard(full("s"))]).shards[full("s")]
+    assert versions(read_page(reader(source, start=start))) == [2]
+    source.close()
+
+
 def test_a_head_is_not_used_if_another_worker_has_made_the_plan(stream: ScriptedStream) -> None:
     """I1: a worker that lost the source while it asked for the heads may have them later than the plan."""
     config = DynamoDBConfig(
