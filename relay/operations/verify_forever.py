@@ -112,12 +112,14 @@ class WatchedTables(Samples):
         counts = opened.counted([each["event_id"] for each in changes], oldest) if changes else None
         for key in keys:
             stored, true, watched = kept.get(key), truth.get(key), self.watched[table.table, key]
-            settled = watched.suspicion.of_row(stored, true, self.terms, from_start=opened.from_start)
-            for event_id in (each["event_id"] for each in watched.changes() if counts is not None):
-                if counts is not None and (count := counts.get(event_id, 0)) != 1:  # I7
-                    kind = "doubled" if count else "lost"
-                    settled = watched.suspicion.of_difference(f"{kind} change", (event_id, count), self.terms)
-                    break
+            ids = [each["event_id"] for each in watched.changes()]
+            times = [(each, counts.get(each, 0)) for each in ids] if counts is not None else []
+            wrong = next((each for each in times if each[1] != 1), None)  # I7
+            if wrong is not None:  # before the row, which is often wrong because of it
+                kind = "doubled" if wrong[1] else "lost"
+                settled = watched.suspicion.of_difference(f"{kind} change", wrong, self.terms)
+            else:
+                settled = watched.suspicion.of_row(stored, true, self.terms, from_start=opened.from_start)
             columns: list[str] = []
             if stored and true and stored.values is not None and true.values is not None:
                 columns = [*table.differences(stored.values, true.values)]

@@ -90,6 +90,14 @@ def lost_change(world: World) -> None:
     del world.logged[first.event_id]
 
 
+def lost_newest_change(world: World) -> None:
+    """The newest row of the log is wrong, too."""
+    found = write(world, 100, 1, "new")
+    world.apply(found)
+    world.log[1] = 1, "note 1", "-:1"
+    del world.logged[found.event_id]
+
+
 def doubled_change(world: World) -> None:
     found = write(world, 100, 1, "new")
     world.apply(found)
@@ -118,6 +126,7 @@ FAULTS: dict[Callable[[World], None], set[tuple[str, str, str]]] = {
     different_row: {("copy", "different", "1")},
     resurrected_row: {("copy", "extra", "1")},
     lost_change: {("log", "lost change", "1")},
+    lost_newest_change: {("log", "lost change", "1")},
     doubled_change: {("log", "doubled change", "1")},
     stopped_consumer: {("cache", "stopped", ""), ("copy", "stopped", ""), ("log", "stopped", "")},
     lost_tombstone: {("cache", "stale", "order:1")},
