@@ -6,10 +6,9 @@ A sample is looked at after a minute, and again each round while it differs. ``r
 import random
 import time
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import nsmallest
 from typing import Any
 
 from relay.errors import RelayError
@@ -42,11 +41,15 @@ _CONSUMER: Key = ("", ())
 
 @dataclass(slots=True)
 class WatchedKey:
-    """A sample. ``due``: when it is looked at. ``lasted``: the longest that it differed, in seconds."""
+    """A sample. ``due``: when it is looked at. ``lasted``: the longest that it differed, in seconds.
+
+    ``unread``: why the last look could not read it, or empty.
+    """
 
     suspicion: Suspicion
     due: float
     lasted: float = 0.0
+    unread: str = ""
     history: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS))  # I11
 
     def changes(self) -> list[dict[str, Any]]:
@@ -77,15 +80,29 @@ class Samples(ABC):
         self._candidates, self._candidate_of = list[tuple[Key, dict[str, Any]]](), 0
         self._passed, self._passed_of = list[Key](), 0
         self._picked_at = -_AT_RANDOM
+        # How many keys of a table a look takes, if a look at more has failed: one of them may be the reason.
+        self._at_once: dict[str, int] = {}
         # Whether the last look has read anything: one that had nothing to read does not show that the sink answers.
         self.has_read = False
         # The offsets of the consumer's group, and since when they stand although something waits.
         self._committed: Offsets = {}
         self._stands_since: float | None = None
 
-    def have_looked(self) -> None:
-        """Note that both sides were read: what is committed from now on may be missing in either."""
+    def have_looked(self, table: str = "") -> None:
+        """Note that both sides of a table were read: what is committed from now on may be missing in either."""
         self.terms = self.terms._replace(now=self.clock())
+        self._at_once[table] = min(2 * self._at_once.get(table, _SAMPLES), _SAMPLES)
+
+    def have_failed(self, keys: Collection[Key], reason: str) -> None:
+        """Note why none of these keys of one table could be read: they are unknown if that has lasted for too long."""
+        self.terms = self.terms._replace(now=self.clock())
+        for table, count in Counter(table for table, _ in keys).items():
+            self._at_once[table] = max(1, count // 2)  # I12: what can be read is found
+        for key in keys:
+            if (watched := self.watched.get(key)) is not None:
+                watched.unread = reason
+                if self.terms.now - watched.suspicion.first >= PATIENCE:
+                    self.settle(key, Settled(Judgement.UNKNOWN, reason), {"what": "look", "error": reason})
 
     # ------------------------------------------------------------------ what a sink is
 
@@ -94,8 +111,11 @@ class Samples(ABC):
         """Return the keys whose rows or values a change may change."""
 
     @abstractmethod
-    def look_at(self, keys: Collection[Key]) -> None:
-        """Read both sides of the keys, the source last; call ``have_looked`` and ``settle``. Raises ``RelayError``."""
+    def look_at(self, keys: Collection[Key]) -> str | None:
+        """Read both sides of the keys, the source last; call ``have_looked`` and ``settle``.
+
+        Returns why some could not be read, after ``have_failed``; raises ``RelayError`` if none could.
+        """
 
     @abstractmethod
     def pick(self, count: int) -> Iterable[Key]:
@@ -126,8 +146,8 @@ class Samples(ABC):
 
     def look(self, most: int) -> str | None:
         """End a round, with up to ``most`` reads of rows. Return why the sink could not be looked at, or None."""
-        now, reason, self.has_read = self.clock(), None, False
-        keys = list[Key]()
+        now, self.has_read, room = self.clock(), False, most
+        keys, places = list[Key](), Counter[str]()
         try:
             if now - self._picked_at >= _AT_RANDOM:
                 self.watch((key, None) for key in self.pick(PICKED))
@@ -137,19 +157,22 @@ class Samples(ABC):
             # Without a relay, the changes since its end are on no topic.
             self.terms = self.terms._replace(through=through if self.applied.is_running else 0.0)
             self._look_at_consumer(now)
-            due = (key for key, each in self.watched.items() if each.due <= now)
-            keys = nsmallest(most, due, key=lambda key: self.watched[key].due)
-            for key in keys:  # I12: what cannot be read does not come before everything else the next time
-                self.watched[key].due = now
-            self.look_at(keys)
+            due = [key for key, each in self.watched.items() if each.due <= now]
+            room = max(0, most - len(due))
+            for key in sorted(due, key=lambda key: (self.watched[key].due, random.random())):
+                if len(keys) < most and places[key[0]] < self._at_once.get(key[0], most):
+                    keys.append(key)
+                    places[key[0]] += 1
+                    self.watched[key].due = now  # I12: what cannot be read is after all others the next time
+            reason = self.look_at(keys)
             self.has_read |= bool(keys)
         except RelayError as error:  # I12: what cannot be looked at is not wrong
             reason = str(error)
-        room = most - len(keys)
+            self.have_failed(keys, reason)
         self.watch(self._candidates[: room // 2], now + FIRST)
         self.watch((key, None) for key in random.sample(self._passed, min(room // 4, len(self._passed))))
         self._candidates, self._candidate_of = [], 0
-        return reason
+        return reason or next((each.unread for each in self.watched.values() if each.unread), None)
 
     def watch(self, keys: Iterable[tuple[Key, dict[str, Any] | None]], due: float | None = None) -> None:
         """Begin samples, as many as there is room for. ``keys``: each with its change, if one is known."""
@@ -164,6 +187,7 @@ class Samples(ABC):
         """Note what a look at ``key`` has ``seen``, and count and forget the sample if it is ``settled``."""
         now, watched = self.terms.now, self.watched[key]
         watched.note(now, seen)
+        watched.unread = ""
         differs = settled is None or settled.judgement is Judgement.WRONG or settled.detail == BEHIND
         if differs:
             watched.lasted = max(watched.lasted, now - watched.suspicion.since)

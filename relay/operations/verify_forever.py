@@ -66,7 +66,7 @@ class WatchedTables(Samples):
     def shown(self, key: Key) -> Mapping[str, str]:
         return self._known[key[0]].shown(key[1]) if key[0] else {}
 
-    def look_at(self, keys: Collection[Key]) -> None:
+    def look_at(self, keys: Collection[Key]) -> str | None:
         by_table: dict[str, list[tuple[str, ...]]] = {}
         for table, key in keys:
             by_table.setdefault(table, []).append(key)
@@ -86,9 +86,9 @@ class WatchedTables(Samples):
                     break
                 except RelayError as error:  # I12
                     failed.append(str(error))
-                    del left[0]
-        if failed:
-            raise RelayError("; ".join(failed))
+                    table = left.pop(0)
+                    self.have_failed([(table, key) for key in by_table[table]], str(error))
+        return "; ".join(failed) or None
 
     def _look_at_table(self, rows: SourceRows, keys: Sequence[tuple[str, ...]], *, is_picked: bool) -> None:
         table = ComparedTable(rows.schema)
@@ -106,7 +106,7 @@ class WatchedTables(Samples):
             return
         kept = {row.key: row for row in map(table.of_kept, opened.of(keys))}
         truth = {row.key: row for row in (table.of_source(*row) for row in rows.of(keys))}
-        self.have_looked()
+        self.have_looked(table.table)
         changes = [each for key in keys for each in self.watched[table.table, key].changes()]
         oldest = min((each["committed_at"] for each in changes), default=0.0)
         counts = opened.counted([each["event_id"] for each in changes], oldest) if changes else None

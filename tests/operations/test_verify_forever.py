@@ -10,48 +10,18 @@ from dataclasses import dataclass, field
 import orjson
 import pytest
 
-from relay.cache import ConditionalWrite, Entry, State, entry_key, generation_key
-from relay.cache.entry import encode
+from relay.cache import entry_key
 from relay.errors import Unavailable
 from relay.kafka.changes import ReceivedChange
 from relay.observe.verifier import VerifierObserver
-from relay.operations import samples
 from relay.operations.verify_forever import ForeverVerifier, WatchedTables
 from tests.clock import Clock
-from tests.operations.watched_orders import TOPIC, Orders, World, change
-
-IDS = 60
+from tests.operations.watched_orders import TOPIC, Orders, World, change, plant, settled_world, write
 
 
 @pytest.fixture
 def world() -> World:
-    """Its rows are the same everywhere."""
-    found = World(Clock(), rate=20.0)
-    for id in range(IDS):
-        found.truth[id] = f"note {id}"
-        found.apply(change(id, id, "INSERT", None, found.truth[id], found.clock()))
-        found.cache.get_or_load(f"order:{id}", found.load)
-    found.rounds(1)  # it knows the table
-    return found
-
-
-def plant(world: World, key: str, value: bytes) -> None:
-    """Serve ``value`` as if a reader had loaded it."""
-    name = entry_key("shop", key)
-    (stored,), generation = world.store.read([name], generation_key("shop"))
-    meta = encode(Entry(State.VALUE, generation, {}), f"planted {random.random()}")
-    world.store.compare_and_set([ConditionalWrite(name, stored.meta if stored else None, meta, value, 36_000.0)])
-
-
-def write(world: World, number: int, id: int, new: str | None) -> ReceivedChange:
-    """Change a row, and let the change pass, applied nowhere."""
-    old = world.truth.pop(id, None)
-    if new is not None:
-        world.truth[id] = new
-    operation = "DELETE" if new is None else "INSERT" if old is None else "UPDATE"
-    found: ReceivedChange = change(number, id, operation, old, new, world.clock())
-    world.passing.append(found)
-    return found
+    return settled_world()
 
 
 def stale_value(world: World) -> None:
@@ -260,25 +230,6 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_looked_at(
     assert "copy cannot be looked at: there is no table lost" in world.said
 
 
-def test_samples_that_cannot_be_read_leave_time_for_all_others(world: World) -> None:
-    """I12: there are more of them than fit in a round."""
-    sink = world.sinks["copy"]
-    assert isinstance(sink, WatchedTables)
-
-    def open_tables(tables: Collection[str]) -> Iterator[Orders]:
-        for table in tables:
-            if table == "lost":
-                raise Unavailable("there is no table lost")
-            yield Orders(world)
-
-    sink._source_of = {"orders": "shop", "lost": "shop"}
-    sink._sources = {"shop": open_tables}
-    sink.watch((("lost", (str(number),)), None) for number in range(200))
-    different_row(world)
-    world.rounds(20)
-    assert world.accused == {("copy", "different", "1")}
-
-
 def test_a_store_that_never_answers_is_not_said_to_answer_again(world: World) -> None:
     """I10: a round that has nothing to look at shows nothing."""
     world.store.is_down = True
@@ -332,24 +283,6 @@ def test_the_source_is_read_at_no_more_than_the_rate(world: World) -> None:
     slow.rounds(30)
     assert slow.reads <= 30 * 60
     assert len(slow.told) > 0
-
-
-def test_samples_histories_and_accusations_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I11"""
-    monkeypatch.setattr(samples, "_PASSED", 100)
-    monkeypatch.setattr(samples, "_SAMPLES", 150)
-    for number in range(400):
-        write(world, 1000 + number, number, "new")
-    for number in range(600):
-        world.rounds(0.01 if number % 20 == 0 else 0)
-        write(world, 2000 + number, number % 10, str(number))
-    world.rounds(20)
-    for sink in world.sinks.values():
-        assert len(sink.watched) <= 150
-        assert all(len(each.history) <= 20 for each in sink.watched.values())
-        assert len(sink._passed) == 100
-    assert len(world.told) > 100
-    assert len(world.observer.report()["accused"]) == 100
 
 
 @dataclass

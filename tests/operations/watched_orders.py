@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay.cache import Invalidator, LoadedValue, TokenCache
-from relay.cache.entry import Tokens
+from relay.cache import ConditionalWrite, Entry, Invalidator, LoadedValue, State, TokenCache, entry_key, generation_key
+from relay.cache.entry import Tokens, encode
 from relay.cache.keys import CacheRules
 from relay.cache.memory_store import MemoryStore
 from relay.cache.store import StoredEntry
@@ -29,6 +29,7 @@ from tests.clock import Clock
 SCHEMA = TableSchema("shop", "orders", (KeyColumn("id", "int"),), 1, (Column("id", "int"), Column("note", "string")))
 CACHE = CacheConfig(url="redis://127.0.0.1:1/0", namespace="shop", keys={"orders": ["order:{id}"]})
 TOPIC = "shop.orders"
+IDS = 60
 
 KeptNotes = dict[int, tuple[int, str | None, str]]
 """By id: the number of the change, the note, the event id."""
@@ -257,3 +258,33 @@ class _Seen:
 
     def __init__(self, store: UnsteadyStore) -> None:
         self.sample, self.read = store.sample, store.read_for_verifier
+
+
+def settled_world() -> World:
+    """Return a world whose rows are the same everywhere."""
+    found = World(Clock(), rate=20.0)
+    for id in range(IDS):
+        found.truth[id] = f"note {id}"
+        found.apply(change(id, id, "INSERT", None, found.truth[id], found.clock()))
+        found.cache.get_or_load(f"order:{id}", found.load)
+    found.rounds(1)  # it knows the table
+    return found
+
+
+def plant(world: World, key: str, value: bytes) -> None:
+    """Serve ``value`` as if a reader had loaded it."""
+    name = entry_key("shop", key)
+    (stored,), generation = world.store.read([name], generation_key("shop"))
+    meta = encode(Entry(State.VALUE, generation, {}), f"planted {random.random()}")
+    world.store.compare_and_set([ConditionalWrite(name, stored.meta if stored else None, meta, value, 36_000.0)])
+
+
+def write(world: World, number: int, id: int, new: str | None) -> ReceivedChange:
+    """Change a row, and let the change pass, applied nowhere."""
+    old = world.truth.pop(id, None)
+    if new is not None:
+        world.truth[id] = new
+    operation = "DELETE" if new is None else "INSERT" if old is None else "UPDATE"
+    found: ReceivedChange = change(number, id, operation, old, new, world.clock())
+    world.passing.append(found)
+    return found
