@@ -159,6 +159,11 @@ class VerifierObserver(Collector):
         self._write()
         return known
 
+    def is_accused(self, sink: str, table: str, key: Mapping[str, str]) -> bool:
+        with self._lock:
+            known = self._accused.get(_place(sink, table, key))
+            return known is not None and known.ended_at is None
+
     def look(self, sink: str, reason: str | None) -> bool:
         """Note whether a look was complete, or for what ``reason`` not. Return whether that is news."""
         with self._lock:

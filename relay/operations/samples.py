@@ -104,6 +104,14 @@ class Samples(ABC):
                 if self.terms.now - watched.suspicion.first >= PATIENCE:
                     self.settle(key, Settled(Judgement.UNKNOWN, reason), {"what": "look", "error": reason})
 
+    def forget(self, table: str) -> None:
+        """Forget the keys of a table that has another key now. They are as ``shown`` until then."""
+        for key in [key for key in self.watched if key[0] == table]:
+            self._acquit(key)
+            del self.watched[key]
+        self._candidates = [each for each in self._candidates if each[0][0] != table]
+        self._passed = [each for each in self._passed if each[0] != table]
+
     # ------------------------------------------------------------------ what a sink is
 
     @abstractmethod
@@ -197,13 +205,15 @@ class Samples(ABC):
         del self.watched[key]
         is_known = differs or settled.judgement is Judgement.CONSISTENT
         self._observer.settle(self.name, settled.judgement, watched.lasted if is_known else None)
+        if settled.judgement is Judgement.CONSISTENT:
+            self._acquit(key)
+            return
         if settled.judgement is Judgement.WRONG:
             what = (self.name, settled.detail, key[0], self.shown(key), watched.lasted, now)
             self._accuse(Accusation(*what, self._how(watched.changes()), columns, [*watched.history]))
+        if self._observer.is_accused(self.name, key[0], self.shown(key)):
             # To see when it is right again; its changes are looked for again, too.
             self.watch([(key, None), *((key, event) for event in watched.changes())], now + WITHIN)
-        elif settled.judgement is Judgement.CONSISTENT:
-            self._acquit(key)
 
     def _how(self, changes: Sequence[Mapping[str, Any]]) -> str:
         """Return in words how far the consumer was with the last of these changes."""

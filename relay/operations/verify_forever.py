@@ -92,16 +92,17 @@ class WatchedTables(Samples):
 
     def _look_at_table(self, rows: SourceRows, keys: Sequence[tuple[str, ...]], *, is_picked: bool) -> None:
         table = ComparedTable(rows.schema)
+        before = self._known.get(table.table, table)
+        if [each.name for each in before.key] != [each.name for each in table.key]:
+            self.forget(table.table)
         self._known[table.table] = table
+        keys = [key for key in keys if (table.table, key) in self.watched]
         opened = self._open_kept(table.layout, table.wanted) if keys or is_picked else None
         if opened is None:
             return
         if is_picked:
             found = [table.of_kept(row).key for row in opened.some(PICKED)]
             self.watch(((table.table, key), None) for key in found)
-        for key in [key for key in keys if len(key) != len(table.key)]:
-            keys = [each for each in keys if each != key]
-            del self.watched[table.table, key]  # of a key before an ALTER
         if not keys:
             return
         kept = {row.key: row for row in map(table.of_kept, opened.of(keys))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from relay.errors import RelayError, Unavailable
 from relay.operations import samples
 from relay.operations.expected_values import Comparison, ServedValue
 from relay.operations.verify_forever import WatchedCache, WatchedTables
-from tests.operations.watched_orders import Orders, World, plant, settled_world, write
+from relay.table import KeyColumn
+from tests.operations.watched_orders import SCHEMA, Copied, KeptNotes, Orders, World, plant, settled_world, write
 
 
 @pytest.fixture
@@ -74,6 +76,14 @@ class _Unreadable:
             yield _UnreadableRow(self.world)
 
 
+class Nothing(Copied):
+    """A copy that has no row."""
+
+    @property
+    def rows(self) -> KeptNotes:
+        return {}
+
+
 class _UnreadableRow(Orders):
     def of(self, keys: Sequence[Sequence[str]]) -> Iterator[tuple[Mapping[str, Any], Any]]:
         if ("5",) in keys:
@@ -125,3 +135,41 @@ def test_a_key_that_cannot_be_read_keeps_no_other_from_being_judged_and_is_unkno
     assert report()["samples"]["unknown"] == 1
     assert report()["blind"] is None
     assert world.said[-1] == f"{name} can be looked at again"
+
+
+def test_an_accusation_ends_although_the_next_look_could_not_decide(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is repaired after the relay was down for so long that the sample ended as unknown; the log is not."""
+    without_random_keys(world, monkeypatch)
+    world.apply(write(world, 100, 1, "new"))
+    world.copy[1] = 100, "other", "e"
+    del world.logged["-:100"]
+    world.rounds(15)
+    assert world.accused == {("copy", "different", "1"), ("log", "lost change", "1")}
+    world.progress.is_running = False
+    world.rounds(60)
+    world.progress.is_running = True
+    world.copy[1] = 101, "new", "repaired"
+    world.rounds(15)
+    assert world.accused == {("log", "lost change", "1")}
+
+
+def test_an_accusation_of_a_key_ends_when_the_key_of_its_table_is_altered(world: World) -> None:
+    world.apply(write(world, 100, 1, "new"))
+    world.copy[1] = 100, "other", "e"
+    world.rounds(15)
+    assert world.accused == {("copy", "different", "1")}
+    wider = replace(SCHEMA, key=(*SCHEMA.key, KeyColumn("note", "string")))
+
+    def open_tables(tables: Collection[str]) -> Iterator[Orders]:
+        for _ in tables:
+            yield Orders(world, wider)
+
+    for sink in world.sinks.values():
+        if isinstance(sink, WatchedTables):
+            sink._sources = {"shop": open_tables}
+            sink._open_kept = lambda layout, wanted: Nothing(world)
+    world.rounds(60)
+    assert world.accused == set()
+    assert [each.ended_at is not None for each in world.told] == [True, True]
