@@ -27,6 +27,7 @@ BOUNDS = {"1m": 60.0, "5m": 300.0, "10m": 600.0}
 """The seconds after which a difference counts, by name. What lasts for the longest may be accused."""
 
 _MOST_ACCUSED = 100
+_MOST_REASONS = 20  # of one sink
 _PATIENCE = 60.0  # seconds without a complete look until health is red
 _LONGEST_LOOK = 600.0  # seconds that a look may take, of which one at random keys reads all rows of a table
 
@@ -82,13 +83,16 @@ class Accusation:
 class _Counts:
     """Of one sink. ``within``: samples that did not differ for as long as each bound, of ``judged`` samples.
 
-    ``looked_at``: when the last complete look ended. ``blind``: why the one after it was not complete.
+    ``looked_at``: when the last complete look ended. ``blind``: why the one after it was not complete. ``unknown``: how
+    many samples are unknown for each reason, of which ``said`` were reported.
     """
 
     looked_at: float
 
     outcomes: Counter[str] = field(default_factory=Counter)
     within: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    said: int = 0
     judged: int = 0
     blind: str | None = None
 
@@ -124,15 +128,28 @@ class VerifierObserver(Collector):
 
     # ------------------------------------------------------------------ by the verifier's thread
 
-    def settle(self, sink: str, outcome: str, lasted: float | None) -> None:
-        """Count a sample. ``lasted``: the longest that it differed, in seconds; None if nobody knows."""
+    def settle(self, sink: str, outcome: str, lasted: float | None, unknown: str = "") -> None:
+        """Count a sample. ``lasted``: the longest that it differed, in seconds; None if nobody knows.
+
+        ``unknown``: why the outcome is unknown, or empty.
+        """
         self._samples.labels(sink, outcome).inc()
         with self._lock:
             counts = self._counts[sink]
             counts.outcomes[str(outcome)] += 1
+            if reason := redacted(unknown):
+                is_counted = reason in counts.unknown or len(counts.unknown) < _MOST_REASONS  # I11
+                counts.unknown[reason if is_counted else "other reasons"] += 1
             if lasted is not None:
                 counts.judged += 1
                 counts.within.update(bound for bound, seconds in BOUNDS.items() if lasted < seconds)
+
+    def new_reasons(self, sink: str) -> list[str]:
+        """Return why samples are unknown, each reason only once."""
+        with self._lock:
+            counts = self._counts[sink]
+            said, counts.said = counts.said, len(counts.unknown)
+            return list(counts.unknown)[said:]
 
     def accuse(self, accusation: Accusation) -> bool:
         """Keep an accusation, and return whether it is new."""
@@ -207,6 +224,7 @@ class VerifierObserver(Collector):
                     "ratios": {bound: each.ratio(bound) for bound in BOUNDS} if each.judged else None,
                     "nines": {bound: round(each.nines(bound), 2) for bound in BOUNDS} if each.judged else None,
                     "blind": each.blind,
+                    "unknown": dict(each.unknown),
                 }
                 for sink, each in self._counts.items()
             ]

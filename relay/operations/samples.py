@@ -204,7 +204,8 @@ class Samples(ABC):
             return
         del self.watched[key]
         is_known = differs or settled.judgement is Judgement.CONSISTENT
-        self._observer.settle(self.name, settled.judgement, watched.lasted if is_known else None)
+        unknown = settled.detail if settled.judgement is Judgement.UNKNOWN else ""
+        self._observer.settle(self.name, settled.judgement, watched.lasted if is_known else None, unknown)
         if settled.judgement is Judgement.CONSISTENT:
             self._acquit(key)
             return

@@ -200,7 +200,8 @@ class PassingChanges(Protocol):
 class ForeverVerifier:
     """Looks at ``sinks`` in rounds. ``rate``: rows that it reads a second, on average, over all sinks.
 
-    ``open_changes``: opens the topics at their ends. ``say``: receives why a sink cannot be looked at.
+    ``open_changes``: opens the topics at their ends. ``say``: receives why a sink cannot be looked at, and why samples
+    are unknown.
     """
 
     def __init__(
@@ -227,6 +228,8 @@ class ForeverVerifier:
                 self._say(
                     f"{sink.name} cannot be looked at: {reason}" if reason else f"{sink.name} can be looked at again"
                 )
+            for reason in self._observer.new_reasons(sink.name):
+                self._say(f"{sink.name} has samples that are unknown: {reason}")
 
     def close(self) -> None:
         if self._changes is not None:

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -14,6 +15,7 @@ from relay.cache import entry_key
 from relay.errors import Unavailable
 from relay.kafka.changes import ReceivedChange
 from relay.observe.verifier import VerifierObserver
+from relay.operations.expected_values import Comparison
 from relay.operations.verify_forever import ForeverVerifier, WatchedTables
 from tests.clock import Clock
 from tests.operations.watched_orders import TOPIC, Orders, World, change, plant, settled_world, write
@@ -248,6 +250,20 @@ def test_the_report_of_samples_is_json_from_the_first_one_on(world: World) -> No
     sinks = orjson.loads(orjson.dumps(world.observer.report()))["sinks"]
     assert {each["sink"] for each in sinks} == world.sinks.keys()
     assert all(each["samples"]["consistent"] > 0 for each in sinks)
+
+
+def test_why_samples_are_unknown_is_said_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: such as a cache whose values only a loader can make."""
+    unknown = Comparison(unknown="use --loader")
+    monkeypatch.setattr(
+        world.sinks["cache"], "_truth", SimpleNamespace(compare=lambda served: dict.fromkeys(served, unknown))
+    )
+    world.rounds(30)
+    found = world.observer.report()["sinks"][0]
+    assert found["samples"]["unknown"] == found["unknown"]["use --loader"] > 1
+    assert [said for said in world.said if "use --loader" in said] == [
+        "cache has samples that are unknown: use --loader"
+    ]
 
 
 def test_a_look_that_does_not_end_turns_health_red(world: World) -> None:
