@@ -125,6 +125,7 @@ class VerifierObserver(Collector):
         for sink in sinks:
             for outcome in ("consistent", "incomplete", "wrong", "unknown"):
                 self._samples.labels(sink, outcome)  # at 0, so that the first increase is visible
+        self._write()  # it has the accusations of an earlier process, which nobody would end
 
     # ------------------------------------------------------------------ by the verifier's thread
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import orjson
 import pytest
 
 from relay.observe import verifier
-from relay.observe.verifier import VerifierObserver
+from relay.observe.verifier import Accusation, VerifierObserver
+
+
+def test_the_accusations_of_an_earlier_process_end_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "verify-copy.json"
+    earlier = VerifierObserver("shop", ["copy"], file)
+    earlier.accuse(Accusation("copy", "extra", "orders", {"id": "1"}, 600.0, 0.0, "no change of it passed"))
+    assert [each["key"] for each in orjson.loads(file.read_bytes())] == [{"id": "1"}]
+    VerifierObserver("shop", ["copy"], file)
+    assert orjson.loads(file.read_bytes()) == []
 
 
 def test_of_any_number_of_reasons_why_samples_are_unknown_some_are_counted_one_by_one(
