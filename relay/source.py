@@ -384,7 +384,10 @@ class SourceKind:
     check: Callable[[Any], CheckedSource]
     """Checks for everything that the relay needs, and changes nothing."""
     rows: Callable[[Any, Callable[[], Sequence[Shard]], Iterable[str]], Iterator[SourceRows]]
-    """Opens tables of the entry, the third argument, one after another. The second returns the unfinished shards."""
+    """Opens tables of the entry, the third argument, one after another. The second returns the unfinished shards.
+
+    Raises ``RelayError`` for a table that does not exist or is not relayed.
+    """
     items: Callable[[Any, Iterable[str]], CachedItems] | None = None
     """Opens the tables whose items are values of a cache. The second argument: the templates of their keys."""
     stream_token: Callable[[Any, str, Mapping[str, ShardCheckpoint], Plan], dict[str, Any]] | None = None

@@ -13,7 +13,7 @@ from relay.aws import Refused
 from relay.config.sources import declared_table
 from relay.config.value_types import StartAtToken
 from relay.dynamodb import config_match
-from relay.dynamodb.describe import Description, TableCalls
+from relay.dynamodb.describe import Description, Missing, TableCalls
 from relay.dynamodb.resume_at_token import token_of
 from relay.dynamodb.source import DynamoDBSource, table_schema
 from relay.dynamodb.stream_calls import IteratorExpired, ShardNotFound, Transient, TrimmedData, time_to_live, translated
@@ -72,7 +72,11 @@ def _rows(
     entry: DynamoDBConfig, open_shards: Callable[[], Sequence[Shard]], tables: Iterable[str]
 ) -> Iterator[DynamoDBTableRows]:
     for _ in tables:  # an entry has one
-        yield DynamoDBTableRows(entry)
+        try:
+            rows = DynamoDBTableRows(entry)
+        except Missing as error:
+            raise RelayError(str(error)) from error
+        yield rows
 
 
 def _stream_token(

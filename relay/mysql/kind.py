@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 from relay.config import MySQLConfig
-from relay.errors import Unavailable
+from relay.errors import RelayError, Unavailable
 from relay.mysql.chunks import SESSION, ChunkQuery
 from relay.mysql.connection import ServerConnection
 from relay.mysql.database_snapshots import describe
@@ -70,11 +70,11 @@ class _TableInShard:
             server.execute(statement)
         described = describe(server, source.config.database, table)
         if not described.columns:
-            raise Unavailable(f"source {source.name}: {server.account.address} has no table {table}")
+            raise RelayError(f"source {source.name}: {server.account.address} has no table {table}")
         definition = described.definition()
         layout = source.layouts(source.config.database, table, definition.columns, definition.primary)
         if layout is None:
-            raise Unavailable(f"source {source.name}: the table {table} is not relayed: list it in `tables`")
+            raise RelayError(f"source {source.name}: the table {table} is not relayed: list it in `tables`")
         self.published = PublishedRows(layout, definition.types, in_utc=True)
         shows_values = not layout.schema.protected
         self.query = ChunkQuery(source.config.database, table, described, shows_values=shows_values)

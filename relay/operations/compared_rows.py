@@ -195,8 +195,12 @@ class DigestPair(NamedTuple):
     is_twice: bool = False
 
 
+class NoRoom(RelayError):
+    """The disk is full."""
+
+
 def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> Iterator[DigestPair]:
-    """Yield a pair for each key on either side, whose last row counts. Raises ``RelayError`` if the disk is full."""
+    """Yield a pair for each key on either side, whose last row counts. Raises ``NoRoom``."""
     with (
         TemporaryDirectory(prefix="relay-verify-") as folder,
         closing(sqlite3.connect(Path(folder, "rows"), isolation_level=None)) as rows,  # I11
@@ -218,6 +222,6 @@ def digest_pairs(kept: Iterable[ComparedRow], truth: Iterable[ComparedRow]) -> I
                 is_twice = sum(side == 0 and digest != "" for side, digest in rows_of_key) > 1
                 yield DigestPair(tuple(orjson.loads(key)), sides.get(0), sides.get(1), is_twice)
         except sqlite3.OperationalError as error:
-            raise RelayError(
+            raise NoRoom(
                 f"cannot sort the compared rows in {folder}: {error}: set TMPDIR to a folder with more space"
             ) from error

@@ -23,7 +23,7 @@ from relay.kafka.checkpoints import committed_records
 from relay.kafka.committed import read_all_committed
 from relay.kafka.group import has_members
 from relay.kafka.group_offsets import GroupOffsets, Offsets
-from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, are_alike, digest_pairs
+from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, NoRoom, are_alike, digest_pairs
 from relay.operations.suspicion import ROUNDS, Judgement, Suspicion, Terms
 from relay.records import Shard
 from relay.source import SourceRows
@@ -36,6 +36,8 @@ _AT_ONCE = 1_000  # rows per look
 _PATIENCE = 120.0  # seconds to wait for relay and consumer; the watermark of an idle shard is up to 75 s behind
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds between two looks, which double each time
 _EXAMPLES = 20
+_NOT_COMPARED = "not compared"
+_ENDING = (ConfigError, Unavailable, NoRoom)  # errors that are not about one table
 _KINDS = ("missing", "extra", "different")
 
 
@@ -135,12 +137,33 @@ def verify_tables(
         raise ConfigError(f"the config has no `{kind}:` section: add one to verify the {kind}")
     with closing(AppliedTime(config, kind)) as applied, kept_rows(config, kind) as open_kept:
         for entry in config.sources:
-            for rows in kind_of(entry).rows(entry, partial(open_shards, config, entry), entry.table_names):
-                with closing(rows):
-                    found = verify_table(rows, open_kept, applied, within=within, say=say, sample=sample)
+            open_rows = partial(kind_of(entry).rows, entry, partial(open_shards, config, entry))
+            verify = partial(verify_table, open_kept=open_kept, applied=applied, within=within, say=say, sample=sample)
+            for found in verify_source(open_rows, entry.table_names, verify, within):
                 if found.wrong and not applied.is_running:
                     say("no relay is running: changes since it stopped count as differences until it has run again")
                 yield found
+
+
+def verify_source(
+    open_rows: Callable[[Sequence[str]], Iterator[SourceRows]],
+    tables: Iterable[str],
+    verify: Callable[[SourceRows], TableVerification],
+    within: float,
+) -> Iterator[TableVerification]:
+    """``verify`` the ``tables`` that ``open_rows`` opens, one after another, and refuse those that it cannot open."""
+    left = [*tables]
+    while left:
+        try:
+            for rows in open_rows([*left]):
+                with closing(rows):
+                    found = verify(rows)
+                del left[0]
+                yield found
+        except _ENDING:
+            raise
+        except RelayError as error:  # I12: for example, the source lacks the table
+            yield TableVerification(left.pop(0), _NOT_COMPARED, within, refused=str(error))
 
 
 def verify_table(
@@ -156,11 +179,11 @@ def verify_table(
     table = ComparedTable(rows.schema)
     try:
         kept = open_kept(table.layout, table.wanted)
-    except (ConfigError, Unavailable):
+        return TableVerifier(table, rows, kept, applied, within, say).run(sample)
+    except _ENDING:
         raise
     except RelayError as error:  # I12: for example, the stored rows have another key
-        return TableVerification(table.table, "not compared", within, refused=str(error))
-    return TableVerifier(table, rows, kept, applied, within, say).run(sample)
+        return TableVerification(table.table, _NOT_COMPARED, within, refused=str(error))
 
 
 @dataclass

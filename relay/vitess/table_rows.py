@@ -40,11 +40,11 @@ class VitessTableRows:
         keyspaces = sorted({each.keyspace for each in self._shards})
         definition = source.definitions(keyspaces[0]).get(table)
         if definition is None:
-            raise Unavailable(f"source {source.name}: keyspace {keyspaces[0]} has no table {table}")
+            raise RelayError(f"source {source.name}: keyspace {keyspaces[0]} has no table {table}")
         layout = None if definition.problem else source.layout(table, tuple(definition.columns), definition.primary)
         if layout is None:
             problem = definition.problem or "is not relayed: list it in `tables`"
-            raise Unavailable(f"source {source.name}: table {table} {problem}")
+            raise RelayError(f"source {source.name}: table {table} {problem}")
         self.schema: TableSchema = layout.schema
         self._source = source
         self._published = PublishedRows(layout, definition.types, in_utc=False)

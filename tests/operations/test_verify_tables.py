@@ -5,16 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from relay.change import Uncarriable
-from relay.errors import RelayError
+from relay.errors import RelayError, Unavailable
 from relay.operations import suspicion, verify_tables
-from relay.operations.compared_rows import ComparedRow, ComparedTable, digest_pairs
-from relay.operations.verify_tables import TableVerification, TableVerifier, verify_table
+from relay.operations.compared_rows import ComparedRow, ComparedTable, NoRoom, digest_pairs
+from relay.operations.verify_tables import TableVerification, TableVerifier, verify_source, verify_table
+from relay.source import SourceRows
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.records import Layout
@@ -269,6 +270,36 @@ def test_a_table_that_cannot_be_compared_keeps_no_other_from_it(world: World) ->
     found = verify_table(Truth(world), refuse, Applied(world), within=WITHIN, say=lambda _: None, sample=None)
     assert (found.table, found.problems, found.checked) == ("orders", "the key of its rows is id", 0)
     assert found.to_json()["refused"] == "the key of its rows is id"
+
+
+def test_a_table_whose_rows_cannot_be_read_keeps_no_other_from_being_compared(world: World) -> None:
+    """I12: its source may lack it, or a value that cannot be carried ends its read. What does not answer ends all."""
+
+    class Broken(Truth):
+        def all(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
+            raise error
+
+    def open_rows(tables: Sequence[str]) -> Iterator[Truth]:
+        for table in tables:
+            if table == "lost":
+                raise RelayError("there is no table lost")
+            yield (Broken if table == "broken" else Truth)(world, replace(SCHEMA, table=table))
+
+    def verify(rows: SourceRows) -> TableVerification:
+        kept = Kept(world)
+        return verify_table(
+            rows, lambda layout, wanted: kept, Applied(world), within=WITHIN, say=lambda _: None, sample=None
+        )
+
+    tables, error = ["orders", "lost", "broken", "others", "lost"], RelayError("a value cannot be carried")
+    found = verify_source(open_rows, tables, verify, WITHIN)
+    assert [(each.table, each.problems) for each in found] == [
+        ("orders", ""), ("lost", "there is no table lost"), ("broken", "a value cannot be carried"), ("others", ""),
+        ("lost", "there is no table lost"),
+    ]  # fmt: skip
+    for error in (NoRoom("the disk is full"), Unavailable("it does not answer")):
+        with pytest.raises(type(error)):
+            list(verify_source(open_rows, tables, verify, WITHIN))
 
 
 def test_a_sample_compares_rows_of_both_sides(world: World) -> None:
