@@ -19,7 +19,7 @@ from threading import BoundedSemaphore
 from relay.config import SourceConfig
 from relay.engine.config_reload import ReloadedConfig
 from relay.engine.kinds import open_source
-from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
+from relay.errors import ConfigError, NoAnswer, RelayError
 from relay.process.slow_call import SlowCall
 from relay.reading.set_aside import TRY_AGAIN, Refusal
 from relay.records import StreamId
@@ -112,7 +112,8 @@ class ConnectedSources:
 
     def refuse_plan(self, name: str, error: RelayError) -> None:
         """Stop reading a connected source whose plan does not match. Parameters: see `refuse`."""
-        self.refuse(name, error, wait=TRY_AGAIN if isinstance(error, Unavailable) else math.inf)
+        # I10: an attempt only connects. It would end a worker each minute, and the next would refuse the source again.
+        self.refuse(name, error, wait=TRY_AGAIN if isinstance(error, NoAnswer) else math.inf)
 
     def _begin(self, entry: SourceConfig, source: Source | None = None) -> None:
         self._calls[entry.name] = SlowCall(f"connect-{entry.name}", partial(_connect, entry, source))

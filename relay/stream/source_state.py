@@ -7,7 +7,7 @@ checkpoints topic counts here (I4).
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
-from relay.errors import RelayError, Unavailable, fault_of
+from relay.errors import NoAnswer, RelayError, Unavailable, fault_of
 from relay.kafka.checkpoints import partition_of
 from relay.reading.open_shard import OpenShard
 from relay.reading.reader_pool import ReaderPool
@@ -105,7 +105,7 @@ class SourceState:
             self._switch_to(self.switching.choose(self.committed))
         except Unavailable as error:
             if is_alone:
-                raise
+                raise NoAnswer(str(error)) from error  # it may answer later, when it is not alone
             self.switching.choose_later(error)
             self._note_unchosen()
 

@@ -18,7 +18,7 @@ from relay.config import Config, load
 from relay.engine import connected_sources
 from relay.engine.config_reload import ReloadedConfig
 from relay.engine.connected_sources import ConnectedSources
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
 from tests.clock import Clock
 from tests.command_line import run_until_caught_up
 from tests.dynamodb.answering_server import Refused
@@ -178,7 +178,12 @@ def test_a_source_that_is_back_waits_for_a_while_for_others_that_are_being_conne
 
 @pytest.mark.parametrize(
     ("error", "again"),
-    [(ConfigError("another key"), False), (RelayError("another key"), False), (Unavailable("no right"), True)],
+    [
+        (ConfigError("another key"), False),
+        (RelayError("another key"), False),
+        (Unavailable("other partitions"), False),
+        (NoAnswer("no broker"), True),
+    ],
 )
 def test_what_no_attempt_can_repair_is_not_tried_again_before_a_reload(
     connections: ConnectedSources, config: Config, error: RelayError, again: bool

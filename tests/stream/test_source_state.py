@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
 from relay.kafka.checkpoints import partition_of
 from relay.reading.set_aside import GapPending
 from relay.records import Gap, Shard, ShardCheckpoint, ShardState, SnapshotBeginning, SnapshotControl, SnapshotRequest
@@ -216,6 +216,20 @@ def test_streams_that_wait_for_a_decision_delay_the_plan_of_no_other() -> None:
 
     wait_until(is_planned)
     assert all(each.state.plan is None for each in waiting)
+
+
+def test_a_source_that_is_alone_and_whose_stream_cannot_be_chosen_may_answer_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I12: others may be back by then, and no person has to do anything."""
+    source = Refusing("orders", shards=1)
+
+    def first() -> str:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(source, "first", first)
+    with pytest.raises(NoAnswer, match="not now"):
+        Maintained(source).state.choose_stream(is_alone=True)
 
 
 def test_why_no_stream_could_be_chosen_is_known_after_a_rebalance_too(monkeypatch: pytest.MonkeyPatch) -> None:
