@@ -273,11 +273,13 @@ class Publishing:
 
     def _reason_to_wait(self, owner: SourceState, page: Page) -> RelayError | None:
         """Return why nothing of ``page`` may be sent now. Otherwise send its gap, if it has one."""
-        if page.changes and page.tables:
-            try:
+        try:
+            if page.changes and page.tables:
                 owner.check_tables(page.tables)
-            except RelayError as error:
-                return error
+            if page.journal is not None:
+                owner.check_journal(page.shard, page.journal)
+        except RelayError as error:  # I12
+            return error
         if page.gap is not None and not self._is_reported(owner.stream, page.gap):
             try:
                 self.gap(owner.source, page.gap)

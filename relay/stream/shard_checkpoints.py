@@ -18,7 +18,6 @@ from relay.records import (
 from relay.snapshots.emptied_tables import forget_before, noted
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Page, Source
-from relay.stream.journals import check_participants
 from relay.stream.new_tables import NewTables
 
 log = logging.getLogger(__name__)
@@ -133,7 +132,6 @@ class ShardCheckpoints:
         plan, stream = self.committed.plan, self.lineage.stream
         if page.journal is None or plan is None:
             return None
-        check_participants(page.journal, page.shard, plan, self.committed.checkpoints)
         log.info(
             "source %s: shard %s ended with journal %s and continues as %s",
             stream.source,

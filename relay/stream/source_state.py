@@ -16,7 +16,9 @@ from relay.records import (
     CommittedRecords,
     Lineage,
     Plan,
+    ReshardJournal,
     SegmentCheckpoint,
+    Shard,
     ShardCheckpoint,
     ShardState,
     StreamId,
@@ -28,6 +30,7 @@ from relay.source import Page, Source
 from relay.stream import gap_decisions
 from relay.stream.caught_up import CaughtUp
 from relay.stream.discovery import JournaledShards, ListedShards
+from relay.stream.journals import check_participants
 from relay.stream.new_tables import NewTables
 from relay.stream.open_shards import OpenShards
 from relay.stream.planning import Planning
@@ -176,6 +179,10 @@ class SourceState:
             self.planning.check_tables(self.plan, tables)
             self.new_tables.meet(self.plan, tables)
 
+    def check_journal(self, shard: Shard, journal: ReshardJournal) -> None:
+        if self.plan is not None:
+            check_participants(journal, shard, self.plan, self.committed.checkpoints)
+
     # ------------------------------------------------------------------ shards and their pages
 
     def poll_listing(self, owned: set[int]) -> bool:
@@ -184,7 +191,8 @@ class SourceState:
         ``owned``: this worker's partitions. If they include the listing's record, this worker lists for all.
         """
         self.discovery.is_owner = partition_of(self.stream.listing_key) in owned
-        has_arrived = self.discovery.poll()
+        with fault_of(self.source.name):  # I12: two journals may announce one shard
+            has_arrived = self.discovery.poll()
         if has_arrived and self.caught_up is not None:
             self.caught_up.keep(self.lineage.listed.values())
         return has_arrived

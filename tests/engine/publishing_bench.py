@@ -16,7 +16,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard
-from relay.records import CommittedRecords, Gap, Shard, ShardCheckpoint, ShardState, StreamId
+from relay.records import CommittedRecords, Gap, ReshardJournal, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page, PageCounts
 from relay.table import KeyColumn, TableSchema
 
@@ -125,6 +125,7 @@ class Owner:
         self.confirmed: list[Page] = []
         self.before_gap: ShardCheckpoint | None = None
         self.refuses_tables = False
+        self.refuses_journal = False
         # Why shards were put aside.
         self.aside: list[str] = []
 
@@ -138,6 +139,10 @@ class Owner:
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         if self.refuses_tables:
             raise RelayError("its key has changed")
+
+    def check_journal(self, shard: Shard, journal: ReshardJournal) -> None:
+        if self.refuses_journal:
+            raise RelayError("it merges shards that are not read")
 
     def list_soon(self) -> None: ...
 

@@ -12,8 +12,8 @@ from relay.engine.repeated_aborts import RepeatedAborts
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced, TooSlow
-from relay.records import Shard, ShardCheckpoint, ShardListing, SnapshotRequest
-from relay.source import Page
+from relay.records import ReshardJournal, Shard, ShardCheckpoint, ShardListing, SnapshotRequest
+from relay.source import LastPage, Page
 from relay.token import EventToken
 from tests.clock import Clock
 from tests.engine.publishing_bench import SETTINGS, STREAM, TABLE, Bench, gap, page, positions
@@ -211,6 +211,20 @@ def test_tables_whose_key_has_changed_put_their_shard_aside_before_anything_of_t
     bench.publishing.commit()
     assert bench.broker.on("shop.orders") == [b"change-1"]
     assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}]
+
+
+def test_a_journal_that_cannot_be_followed_puts_its_shard_aside_before_anything_of_the_page_is_sent() -> None:
+    """I12: other shards, and other sources, are published."""
+    bench = Bench()
+    shard, other = bench.shard("s"), bench.shard("t")
+    bench.publishing.page(shard, page(1))
+    bench.owner.refuses_journal = True
+    bench.publishing.page(shard, replace(page(2), end=LastPage(ReshardJournal("1", ("s",), {}))))
+    assert bench.owner.aside == ["it merges shards that are not read"]
+    bench.publishing.page(other, page(3, shard="t"))
+    bench.publishing.commit()
+    assert bench.broker.on("shop.orders") == [b"change-1", b"change-3"]
+    assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}, {"sequence": 3}]
 
 
 def test_no_page_passes_an_earlier_one_that_is_refused_when_it_is_published_again() -> None:

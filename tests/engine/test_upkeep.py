@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relay.engine.config_reload import ReloadedConfig
-from relay.errors import Unavailable
+from relay.errors import RelayError, Unavailable
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced
 from relay.records import (
@@ -70,6 +70,30 @@ def test_a_stream_with_a_journal_is_not_caught_up_before_its_new_shards_are_know
     relay.serve()
     assert set(relay.state.lineage.listed) == {"shard-00000", "shard-00001", "-80", "80-"}
     assert not relay.state.is_caught_up()
+
+
+def test_a_source_whose_journals_announce_a_shard_twice_stops_alone(source: ScriptedSource) -> None:
+    """I12"""
+    source.has_journals = True
+    source.lists([Shard("-80"), Shard("80-")])
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    for shard in ("-80", "80-"):
+        relay.write(shard, ShardCheckpoint(ShardState.FINISHED, journal=ReshardJournal(shard, (shard,), {"0": {}})))
+    relay.state.look.soon()
+    with pytest.raises(RelayError, match="shard 0 is announced twice") as refused:
+        relay.serve()
+    assert refused.value.source == "orders"
+
+
+def test_a_journal_that_cannot_be_followed_is_refused(source: ScriptedSource) -> None:
+    source.has_journals = True
+    source.lists([Shard("-80")])
+    relay = Maintained(source)
+    relay.serve_until(lambda: relay.checkpoints)
+    with pytest.raises(RelayError, match="merges shard -80 with 80-"):
+        relay.state.check_journal(Shard("-80"), ReshardJournal("1", ("-80", "80-"), {"0": {}}))
+    relay.state.check_journal(Shard("-80"), ReshardJournal("1", ("-80",), {"0": {}}))
 
 
 def test_a_plan_that_another_worker_has_made_first_is_not_taken_for_that_of_the_next_stream(
