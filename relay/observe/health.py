@@ -77,10 +77,15 @@ def find_stalls(
         partitions = ", ".join(map(str, sorted(unread)))
         what = f"topic {status.checkpoints} was not read to its end in partitions {partitions}; see the brokers"
         found.append(Stall(what, max(unread.values()), hangs=True))
+    outside = now - liveness.outside_since if liveness.outside_since is not None else 0.0
     for source in status.sources:
         polls = list(_source_stalls(source, now, wall, limit, status.read_delay))
         named = {stall.shard for stall in polls}
         found += polls
+        # A worker without partitions waits for one that plans, and so long for that one to say why it cannot.
+        if source.plan is None and None not in named and outside > late + _LISTING_INTERVAL:  # I10: no shard is known
+            what = f"the source is not planned, and this worker has not joined group {status.group}; see the brokers"
+            found.append(Stall(what, outside, source.stream.source, source.stream.label))
         for stall in _unadvanced(source, status, liveness, now, limit):
             is_told = stall.shard in named or (has_none_committed and stall.shard in source.open)
             found += [] if is_told else [stall]

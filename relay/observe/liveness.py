@@ -45,8 +45,9 @@ class Liveness:
     """What has advanced. The worker's thread calls the methods; any thread reads the attributes.
 
     ``uncommitted``: None if nothing waits for a commit. ``advances``: the unfinished readable shards of all workers.
-    ``differs_since``: since when another worker has had other sources. ``started``: when this process began.
-    ``turned``: when the main loop last began a turn, or None. ``clock``: monotonic seconds.
+    ``differs_since``: since when another worker has had other sources. ``outside_since``: since when this worker is not
+    in the group. ``started``: when this process began. ``turned``: when the main loop last began a turn, or None.
+    ``clock``: monotonic seconds.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,6 +57,7 @@ class Liveness:
         self.uncommitted: Uncommitted | None = None
         self.advances: Mapping[StreamId, Mapping[str, Advance]] = {}
         self.differs_since: float | None = None
+        self.outside_since: float | None = None
         self._look_at = -math.inf
 
     @property
@@ -86,6 +88,10 @@ class Liveness:
             self.differs_since = None
         elif self.differs_since is None:
             self.differs_since = now
+        if status.joined or status.gained:
+            self.outside_since = None
+        elif self.outside_since is None:
+            self.outside_since = now
         if now >= self._look_at:
             self._look_at = now + _LOOK_EVERY
             self.advances = {source.stream: self._advances(source, now) for source in status.sources if source.plan}

@@ -37,7 +37,8 @@ class State:
     """What two workers know; ``lags``: seconds, of the consumers, or the error with which one has stopped.
 
     ``failing``: the errors of consumers that try again. ``silent``: peers that do not answer. ``uncommitted``: what the
-    workers cannot commit. ``tables_aside``: by consumer, tables that take no changes, and why. ``store``: the cache's.
+    workers cannot commit. ``outside_since``: since when they have not been in the group. ``tables_aside``: by consumer,
+    tables that take no changes, and why. ``store``: the cache's.
     """
 
     workers: list[WorkerStatus]
@@ -48,6 +49,7 @@ class State:
     failing: Mapping[str, str] = field(default_factory=dict)
     silent: Sequence[str] = ()
     uncommitted: Uncommitted | None = None
+    outside_since: float | None = None
     tables_aside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     store: Sequence[ServerMemory] | Exception = ()
     name: str = "shop"
@@ -224,6 +226,11 @@ def starting() -> State:
     return State(_workers(orders(plan=None), legacy()))
 
 
+def without_coordinator() -> State:
+    workers = _workers(orders(plan=None), legacy())
+    return State([replace(each, joined=False, owned=frozenset()) for each in workers], outside_since=NOW - 300)
+
+
 def late_consumer() -> State:
     return replace(healthy(), lags={"cache": 0.4, "log": 3.0, "copy": 1300.0})
 
@@ -248,7 +255,7 @@ STATES = {
     "published gap": published_gap, "repaired gap": repaired_gap, "unmet gap": unmet_gap, "set aside": set_aside,
     "left out": table_left_out, "source away": source_away, "fenced": fenced_worker, "copy": copy_without_a_table,
     "store away": store_away, "store full": store_full,
-    "starting": starting, "hostile": hostile,
+    "starting": starting, "without coordinator": without_coordinator, "hostile": hostile,
 }  # fmt: skip
 
 
@@ -264,7 +271,7 @@ def _show(observer: Observer, known: WorkerStatus, state: State) -> None:
     observer.clock, observer.wall = lambda: NOW, lambda: WALL
     observer._status, observer.liveness.turned = known, NOW
     observer.liveness.started = NOW - 86_400 * 3
-    observer.liveness.uncommitted = state.uncommitted
+    observer.liveness.uncommitted, observer.liveness.outside_since = state.uncommitted, state.outside_since
     observer.recent = Recent()  # without what another test has left for this port
     observer.recent.add(state.events if observer.worker == 0 else ())
     totals = Totals(0, 0, 0)

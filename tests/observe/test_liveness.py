@@ -83,6 +83,22 @@ def test_what_waits_for_its_first_commit_is_red_too() -> None:
     assert (stall.what, stall.error) == ("no transaction has been committed", "no attempt has ended yet")
 
 
+def test_a_source_that_nobody_has_planned_is_red_once_the_worker_has_not_joined_its_group_for_long() -> None:
+    """I10: at a first start, without the group's coordinator, no shard is known whose checkpoint could be late."""
+    watched, unplanned = Watched(), source(plan=None, listed_at=0.0)
+    refused = source("other", plan=None, set_aside=((None, NOW, "no right"),))
+    watched.pass_time(0, unplanned, joined=False)
+    assert watched.pass_time(30 + STALLED_AFTER + 60, unplanned, joined=False) == []
+    stall, other = watched.pass_time(1, unplanned, refused, source("known"), joined=False)
+    assert (stall.source, stall.seconds, stall.hangs) == ("orders", 151, False)
+    assert stall.what == "the source is not planned, and this worker has not joined group shop.relay; see the brokers"
+    assert (other.source, other.error) == ("other", "no right")
+    assert watched.pass_time(1, unplanned, joined=False, gained=frozenset({1})) == []
+    # The next worker of the process, too, has its time to join.
+    assert watched.pass_time(1000, unplanned, joined=False) == []
+    assert watched.pass_time(1000, unplanned) == []  # another worker, which owns its plan, is planning it
+
+
 def test_a_shard_that_no_worker_advances_is_red_in_every_worker() -> None:
     """I10: another worker owns it, and does not have its source."""
     watched = Watched()

@@ -85,6 +85,7 @@ SHOWN = {
     "store away": ("Stalled", ["consumer cache: its store is bypassed", "redis://***@redis:6379/0", "For 20 s"]),
     "store full": ("Stalled", ["consumer cache: its store is bypassed", "redis:6379: 9.0 MB of 9.0 MB, noeviction"]),
     "starting": ("Starting", ["worker 0: source orders: not planned yet"]),
+    "without coordinator": ("Stalled", ["orders: the source is not planned", "has not joined group shop.relay"]),
     "hostile": (
         "Stalled",
         [f"orders {EVIL}", "waits for pool", "consumer cache has stopped", "'$(reboot) ", "\"'\"'\"'&{{7*7}}"],

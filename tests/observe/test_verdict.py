@@ -33,6 +33,7 @@ WORD = {
     "store away": "Stalled",
     "store full": "Stalled",
     "starting": "Starting",
+    "without coordinator": "Stalled",
     "failing consumer": "A consumer fails",
     "silent process": "A process does not answer",
     "late consumer": "Catching up",
