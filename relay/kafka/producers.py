@@ -69,6 +69,7 @@ class Identity:
 
 _TRIES = 3
 _GIVE_UP_AFTER = 120.0
+_TELL_EVERY = 10.0  # seconds
 
 
 class Producers:
@@ -84,12 +85,13 @@ class Producers:
         self.settings = settings
         self._probe = probe
         self.stop_by = stop_by
-        # Called with the reason each time that a producer cannot be opened, by the thread that opens all.
+        # Called with the reason while no producer can be opened, by the thread that opens all.
         self.tell: Callable[[str], None] = lambda why: None
         self._identity = Identity(settings.name)
         # In the order of their turns, including the places of producers that are being opened.
         self._ready: list[Publisher] = []
         self._opening: list[SlowCall[Publisher]] = []
+        self._is_closing = False
 
     @property
     def name(self) -> str:
@@ -109,8 +111,8 @@ class Producers:
     def __next__(self) -> Publisher:
         """Return the producer of the next transaction. Raises ``Fenced``, ``Unavailable`` and ``NotDrained``."""
         while True:
-            if not self._ready:
-                wait(self._opening, return_when=FIRST_COMPLETED)
+            while not self._ready and not wait(self._opening, _TELL_EVERY, FIRST_COMPLETED).done:
+                self.tell(f"{self.name}: no broker has given its producers a new epoch yet")  # I10: see `_patiently`
             for each in [each for each in self._opening if each.done()]:
                 self._opening.remove(each)
                 try:
@@ -122,7 +124,7 @@ class Producers:
                 self._ready.append(publisher)
                 return publisher
             log.info("%s: one of its requests may still be under way; taking a new epoch", publisher.transactional_id)
-            self._opening.append(SlowCall(publisher.transactional_id, partial(_patiently, publisher.renew)))
+            self._opening.append(SlowCall(publisher.transactional_id, partial(self._patiently, publisher.renew)))
 
     def start_over(self, *, under_a_new_name: bool) -> None:
         """Open all producers again. Under the old name, this aborts an open transaction at once."""
@@ -133,11 +135,13 @@ class Producers:
 
     def close(self) -> None:
         """End the producers. An open transaction stays open until the broker or a successor aborts it."""
+        self._is_closing = True
         while self._opening:
             try:
                 self._ready.append(self._opening.pop().result())
             except (Aborted, Fenced, RelayError) as error:
                 log.info("%s: another producer was not opened: %s", self.name, error)
+        self._is_closing = False
         while self._ready:
             self._ready.pop().close()
 
@@ -157,7 +161,7 @@ class Producers:
                         probe=self._probe,
                         stop_by=self.stop_by,
                     )
-                    self._ready.append(_patiently(open_one, self.tell))
+                    self._ready.append(self._patiently(open_one, self.tell))
                 return
             except (Aborted, Fenced) as error:
                 log.info("the transactional id %s is in use (%s); taking another", self.name, error)
@@ -167,15 +171,17 @@ class Producers:
             f"cannot get a transactional id from {self.settings.client['bootstrap.servers']} in {_TRIES} tries"
         )
 
-
-def _patiently(connect: Callable[[], T], tell: Callable[[str], None] = lambda why: None) -> T:
-    """Try several clients: a new one may get through where another did not."""
-    deadline = time.monotonic() + _GIVE_UP_AFTER
-    while True:
-        try:
-            return connect()
-        except NoAnswer as error:
-            if time.monotonic() > deadline:
-                raise Unavailable(f"{error}; other clients got no answer for {_GIVE_UP_AFTER:.0f} s either") from error
-            log.info("%s; trying with another client", error)
-            tell(str(error))  # I10: the worker waits here, and nothing else would say why
+    def _patiently(self, connect: Callable[[], T], tell: Callable[[str], None] = lambda why: None) -> T:
+        """Try several clients: a new one may get through where another did not."""
+        deadline = time.monotonic() + _GIVE_UP_AFTER
+        while True:
+            try:
+                return connect()
+            except NoAnswer as error:
+                if self._is_closing:  # I10: the worker waits for this attempt
+                    raise
+                if time.monotonic() > deadline:
+                    what = f"{error}; other clients got no answer for {_GIVE_UP_AFTER:.0f} s either"
+                    raise Unavailable(what) from error
+                log.info("%s; trying with another client", error)
+                tell(str(error))  # I10: the worker waits here, and nothing else would say why

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from relay.errors import Unavailable
+from relay.errors import NoAnswer, Unavailable
 from relay.kafka import producers as opened_producers
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
+from relay.process.slow_call import SlowCall
 from tests.kafka.configs import config
 from tests.kafka.proxy import Api, Cut, Pass, ProxiedBroker, Verdict, passing
 from tests.kafka.transactional import create, publish, read_committed
@@ -98,6 +103,49 @@ def test_producers_that_cannot_take_a_new_epoch_are_replaced(
     producers.start_over(under_a_new_name=True)
     commit(next(producers), unique, b"3")
     assert read_committed(client, unique) == ["3"]
+
+
+def test_while_all_producers_take_a_new_epoch_the_worker_says_what_it_waits_for(
+    unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: the main loop waits there."""
+    monkeypatch.setattr(opened_producers, "_TELL_EVERY", 0.05)
+    producers, told, renewed = Producers(KafkaSettings.from_config(config(unique, NOBODY))), list[str](), Event()
+
+    def tell(why: str) -> None:
+        told.append(why)
+        renewed.set()
+
+    def renew() -> Publisher:
+        assert renewed.wait(10)
+        return cast(Publisher, SimpleNamespace(is_spent=False, close=lambda: None))
+
+    producers.tell = tell
+    producers._opening.append(SlowCall("renew", renew))
+    next(producers)
+    assert f"{producers.name}: no broker has given its producers a new epoch yet" in told
+    producers.close()
+    producers.release()
+
+
+def test_producers_that_are_closed_while_one_is_opened_wait_for_its_present_attempt_only(
+    unique: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I10: after that, a worker that starts over opens them again, and is as patient once more."""
+    caplog.set_level("INFO", "relay")
+    monkeypatch.setattr(opened_producers, "_GIVE_UP_AFTER", 2.0)
+    producers = Producers(KafkaSettings.from_config(config(unique, NOBODY)))
+
+    def connect() -> Publisher:
+        time.sleep(0.05)
+        raise NoAnswer("nobody answers")
+
+    producers._opening.append(SlowCall("open", partial(producers._patiently, connect)))
+    producers.close()
+    assert f"{producers.name}: another producer was not opened: nobody answers" in caplog.messages
+    with pytest.raises(Unavailable, match="other clients got no answer for 2 s either"):
+        producers._patiently(connect)
+    producers.release()
 
 
 def test_a_worker_gives_up_if_no_client_of_several_gets_an_answer(
