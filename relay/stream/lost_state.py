@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -89,13 +90,18 @@ class LostState:
             if signs := [sign for sign in loss.signs if sign in before]:
                 what = "not all checkpoints" if view.planned(name) else "no plan"
                 lost[name] = f"{what} for source {name}, but {_joined(signs)}"
-        if lost:
+        if not lost:
+            return
+        first = next(iter(lost))
+        # If no plan is left, the topic itself is lost. Nothing may be written to it before somebody restores it.
+        is_limited = any(each.plan is not None for each in view.streams.values())
+        with fault_of(first) if is_limited else nullcontext():  # I12
             raise Unavailable(  # I1, I3
-                f"checkpoints are lost: topic {view.topic} has {'; and '.join(lost.values())}. "
-                "Nothing was read: changes would be skipped or published twice. Restore the topic; or accept the loss "
-                "with `relay reset CONFIG --lost-state`, which begins where `start` says, or with `relay reset CONFIG "
-                f"{next(iter(lost))} --to ...`: both publish a gap, so that consumers know; or set another `name`, "
-                "whose topics are empty"
+                f"checkpoints are lost: topic {view.topic} has {'; and '.join(lost.values())}. Nothing of "
+                f"{', '.join(lost)} was read: changes would be skipped or published twice. Restore the topic; or "
+                "accept the loss with `relay reset CONFIG --lost-state`, which begins where `start` says, or with "
+                f"`relay reset CONFIG {first} --to ...`: both publish a gap, so that consumers know; or set another "
+                "`name`, whose topics are empty"
             )
 
     def _require_own(self, view: CommittedRecords, sources: Iterable[Source]) -> None:

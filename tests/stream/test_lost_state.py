@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -179,6 +180,35 @@ def test_the_records_of_another_source_on_the_same_topic_are_not_a_sign_of_a_los
     shards = [StreamId("second", source["stream"]).shard_key(shard["shard"]) for shard in source["shards"]]
     relay.forget("checkpoints", [StreamId("second", source["stream"]).plan_key, *shards])
     assert f"no plan for source second, but topic {relay.name}.watermarks has its watermarks" in refusal(relay)
+
+
+def test_a_source_whose_checkpoints_are_lost_stops_alone_unless_all_plans_are_lost(
+    relay: LostRelay, stream: ScriptedStream
+) -> None:
+    """I12: somebody may restore the topic, so nothing is written to an empty one."""
+    relay.publish(start="trim_horizon")
+    lost = StreamId("s", relay.source()["stream"]).plan_key
+    with ScriptedStream(table="others") as others:
+        config = yaml.safe_load(relay.path.read_text())
+        (source,) = config["sources"]
+        config["sources"].append({**source, "name": "other", "table": "others", "endpoint_url": others.url})
+        relay.path.write_text(yaml.safe_dump(config))
+        others.shard("root")
+        others.put("root", "k", 1)
+        relay.run()
+        published = partial(tail_topic, relay.path, f"{relay.name}.others")
+        assert len(published()) == 1
+        relay.forget("checkpoints", [lost])
+        others.put("root", "k", 2, old=1)
+        said = refusal(relay)
+        assert "no plan for source s, but" in said
+        assert "Nothing of s was read" in said
+        assert len(published()) == 2
+        assert relay.versions() == [1, 2]
+        relay.delete("checkpoints")
+        others.put("root", "k", 3, old=2)
+        assert "Nothing of s, other was read" in refusal(relay)
+        assert len(published()) == 2
 
 
 def test_a_worker_that_starts_while_another_plans_the_source_is_not_refused(
