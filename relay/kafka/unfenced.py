@@ -3,6 +3,9 @@
 Only for records that express or request people's decisions, never for records that decide what is published twice (I3).
 """
 
+import time
+from collections.abc import Callable
+
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from relay.errors import Unavailable
@@ -11,12 +14,16 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import SILENT_LOG
 
 _WRITE_SECONDS = 30.0
+_SLICE = 0.5  # seconds; while a producer flushes, Python handles no signals
 
 
-def write_unfenced(settings: KafkaSettings, key: bytes, value: bytes | None, look: str) -> None:
+def write_unfenced(
+    settings: KafkaSettings, key: bytes, value: bytes | None, look: str, check: Callable[[], object] = lambda: None
+) -> None:
     """Write or remove a record, and wait until that is stored. Raises ``Unavailable``.
 
-    ``look``: the command that shows whether it was stored after all.
+    ``look``: the command that shows whether it was stored after all. ``check``: called while waiting; an exception from
+    it ends the wait.
     """
     failures: list[KafkaError] = []
 
@@ -35,7 +42,9 @@ def write_unfenced(settings: KafkaSettings, key: bytes, value: bytes | None, loo
             logger=SILENT_LOG,
         )
         producer.produce(settings.checkpoints, key=key, value=value, partition=partition_of(key), on_delivery=delivered)
-        left = producer.flush(_WRITE_SECONDS + 5)
+        deadline = time.monotonic() + _WRITE_SECONDS + 5
+        while (left := producer.flush(_SLICE)) and time.monotonic() < deadline:
+            check()
     except KafkaException as error:
         raise Unavailable(f"cannot write to {settings.checkpoints}: {error}") from error
     if left or failures:

@@ -7,13 +7,17 @@ pending record, only makes the relay stop and ask again. That a gap is published
 transaction alone (I3). The owner of a record's partition removes it once that checkpoint is committed.
 """
 
+import logging
 import time
-from collections.abc import Set
+from collections.abc import Callable, Set
 
+from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.unfenced import write_unfenced
 from relay.records import CommittedRecords, CommittedStream, Decision, Gap, PendingGap, StreamId
+
+log = logging.getLogger(__name__)
 
 
 def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
@@ -36,18 +40,24 @@ def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
 
 
 def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
-    """Return the decision about ``gap``; write the gap as pending if it has no record. Raises ``Unavailable``."""
+    """Return the decision about ``gap``, None without one; write the gap as pending if it has no record.
+
+    Raises ``StopRequested``. If Kafka does not answer, there is no decision yet, and the caller asks again.
+    """
     known = find(view, gap)
     if known is None:
         pending = PendingGap(gap, updated_at=time.time())
-        # A decision made a moment ago must not be overwritten.
-        view.require_end({partition_of(pending.key)}, timeout)
-        known = find(view, gap)
-        if known is None:
-            write(settings, pending)
+        try:
+            # A decision made a moment ago must not be overwritten.
+            view.require_end({partition_of(pending.key)}, timeout)
+            known = find(view, gap)
+            if known is None:
+                write(settings, pending, view.check_stop)
+        except Unavailable as error:  # I12: one partition may be without a leader
+            log.warning("source %s: gap %s cannot be listed for a decision yet: %s", gap.source, gap.id, error)
     return known.decision if known is not None else None
 
 
-def write(settings: KafkaSettings, gap: PendingGap) -> None:
-    """Write the record of ``gap``, and wait until it is stored. Raises ``Unavailable``."""
-    write_unfenced(settings, gap.key, gap.to_json(), "relay gaps list")
+def write(settings: KafkaSettings, gap: PendingGap, check: Callable[[], object] = lambda: None) -> None:
+    """Write the record of ``gap``, and wait until it is stored. Raises ``Unavailable``, and what ``check`` raises."""
+    write_unfenced(settings, gap.key, gap.to_json(), "relay gaps list", check)

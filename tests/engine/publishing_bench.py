@@ -170,6 +170,7 @@ class Bench:
             of=CommittedRecords().of,
             require_end=lambda partitions, timeout: self.waited_for.append(set(partitions)),
             watch=lambda partitions: self.waited_for.append(set(partitions)),
+            check_stop=lambda: None,
             topic=SETTINGS.checkpoints,
         )
         self.producers = ScriptedProducers(self.broker)

@@ -44,7 +44,7 @@ def test_what_came_before_a_gap_is_committed_before_a_person_is_asked_also_after
 ) -> None:
     """I4, I9: where a gap begins is part of its id, so a restart finds the gap that was accepted."""
     bench = Bench(on_gap="fail")
-    monkeypatch.setattr("relay.stream.gap_decisions.write", lambda settings, written: None)
+    monkeypatch.setattr("relay.stream.gap_decisions.write", lambda settings, written, check: None)
     shard = bench.shard()
     if has_changes:
         bench.publishing.page(shard, page(1))
@@ -85,7 +85,7 @@ def test_a_gap_is_reported_although(
     for stream, checkpoints in committed.items():
         bench.view.of(stream).checkpoints = checkpoints
     pending: list[str] = []
-    monkeypatch.setattr("relay.stream.gap_decisions.write", lambda settings, written: pending.append(written.id))
+    monkeypatch.setattr("relay.stream.gap_decisions.write", lambda settings, written, check: pending.append(written.id))
     bench.publishing.page(bench.shard(), page(5, gap=gap()))
     assert [f"relay gaps accept CONFIG {gap().id}" in each for each in bench.owner.aside] == [True]
     assert pending == [gap().id]

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from relay.errors import Unavailable
+from relay.kafka.checkpoints import StopRequested
 from relay.records import CommittedRecords, CommittedStream, Decision, Gap, PendingGap, StreamId
-from relay.stream.gap_decisions import resolved
+from relay.stream import gap_decisions
+from relay.stream.gap_decisions import decision_about, resolved
 
 STREAM = StreamId("orders", "label")
 
@@ -26,3 +35,43 @@ def test_a_decision_to_repair_stays_until_a_snapshot_was_requested_for_it() -> N
     assert resolved(committed, published, set()) == [skip.key]
     assert resolved(committed, published, {repair.id}) == [skip.key, repair.key]
     assert resolved(committed, set(), {repair.id}) == []
+
+
+def unavailable(*_: object) -> None:
+    raise Unavailable("partition 3 has no leader")
+
+
+def stop() -> None:
+    raise StopRequested
+
+
+@pytest.mark.parametrize("fails", ["require_end", "write"])
+def test_a_gap_that_cannot_be_recorded_yet_waits_for_its_decision_alone(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: the other shards go on while one partition has no leader."""
+    written: list[str] = []
+
+    def write(settings: Any, pending: PendingGap, check: Callable[[], None]) -> None:
+        written.append(pending.id)
+        if fails == "write":
+            unavailable()
+
+    monkeypatch.setattr(gap_decisions, "write", write)
+    view: Any = SimpleNamespace(of=CommittedRecords().of, check_stop=lambda: None, require_end=lambda *_: None)
+    if fails == "require_end":
+        view.require_end = unavailable
+    gap = decided("s", None).gap
+    for _ in range(2):
+        no_settings: Any = None
+        assert decision_about(no_settings, view, gap, 1.0) is None
+    assert written == ([gap.id] * 2 if fails == "write" else [])  # it asks again
+
+
+def test_a_stop_ends_the_wait_for_the_record_of_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10"""
+    monkeypatch.setattr(gap_decisions, "write_unfenced", lambda *arguments: arguments[-1]())
+    view: Any = SimpleNamespace(of=CommittedRecords().of, check_stop=stop, require_end=lambda *_: None)
+    no_settings: Any = None
+    with pytest.raises(StopRequested):
+        decision_about(no_settings, view, decided("s", None).gap, 1.0)
