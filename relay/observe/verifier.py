@@ -49,9 +49,7 @@ NINES = Metric(
 )
 ACCUSED = Metric("relay_verify_accused", "Keys, and consumers, that are wrong now.", labels=("sink",))
 BLIND = Metric(
-    "relay_verify_blind_seconds",
-    "Time since the last complete look; 0 while source, sink and Kafka answer.",
-    labels=("sink",),
+    "relay_verify_blind_seconds", "Time since the last complete look; 0 while everything can be read.", labels=("sink",)
 )
 VERIFIER_CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
 

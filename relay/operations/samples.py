@@ -105,7 +105,7 @@ class Samples(ABC):
                     self.settle(key, Settled(Judgement.UNKNOWN, reason), {"what": "look", "error": reason})
 
     def forget(self, table: str) -> None:
-        """Forget the keys of a table that has another key now. They are as ``shown`` until then."""
+        """Forget the keys of a table whose key columns were altered, and what they are accused of."""
         for key in [key for key in self.watched if key[0] == table]:
             self._acquit(key)
             del self.watched[key]

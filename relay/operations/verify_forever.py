@@ -94,7 +94,7 @@ class WatchedTables(Samples):
         table = ComparedTable(rows.schema)
         before = self._known.get(table.table, table)
         if [each.name for each in before.key] != [each.name for each in table.key]:
-            self.forget(table.table)
+            self.forget(table.table)  # while it is known by its old key
         self._known[table.table] = table
         keys = [key for key in keys if (table.table, key) in self.watched]
         opened = self._open_kept(table.layout, table.wanted) if keys or is_picked else None
