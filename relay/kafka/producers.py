@@ -111,7 +111,7 @@ class Producers:
     def __next__(self) -> Publisher:
         """Return the producer of the next transaction. Raises ``Fenced``, ``Unavailable`` and ``NotDrained``."""
         while True:
-            while not self._ready and not wait(self._opening, _TELL_EVERY, FIRST_COMPLETED).done:
+            while self._opening and not (self._ready or wait(self._opening, _TELL_EVERY, FIRST_COMPLETED).done):
                 self.tell(f"{self.name}: no broker has given its producers a new epoch yet")  # I10: see `_patiently`
             for each in [each for each in self._opening if each.done()]:
                 self._opening.remove(each)
