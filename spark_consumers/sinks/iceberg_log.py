@@ -93,7 +93,7 @@ class IcebergLog(LogTable):
         if not iceberg_copy.commit(session, self.name, publish):
             raise Unavailable(
                 f"another consumer or a job changed the log at {self.where} during an append: if it was another "
-                "consumer, stop it"
+                "consumer of the log, stop it"
             )
 
     def merge(self, session: SparkSession, statement: str) -> int:
