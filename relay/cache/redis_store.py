@@ -87,7 +87,7 @@ return ARGV[3]
 # string with, for each key, the expected meta ('' for no entry), the new meta ('' to delete) and, if any, the value.
 # Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, the metas, and the
 # numbers of the keys that there is no room for, and of those that another program wrote, which are not entries and are
-# only ever deleted (I12). Many texts travel as one string, since an argument costs the client more than a substring
+# only ever deleted. Many texts travel as one string, since an argument costs the client more than a substring
 # costs Lua.
 _COMPARE_AND_SET = Script(
     _ROLE

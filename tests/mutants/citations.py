@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.mutants.catalogue import Mutant
 
-_CITED = re.compile(r"\bI(?:[1-9]|1[01])\b")
+_CITED = re.compile(r"\bI(?:[1-9]|1[0-2])\b")
 _PACKAGES = ("relay", "spark_consumers")
 
 
