@@ -106,11 +106,11 @@ class Peers:
         except (OSError, http.client.HTTPException, ValueError) as error:
             return found | {"problem": str(error) or type(error).__name__}
 
-    def get(self, address: str, path: str, keys: Set[str]) -> dict[str, Any]:
+    def get(self, address: str, path: str, keys: Set[str], seconds: float = _SECONDS) -> dict[str, Any]:
         """Return JSON that must have ``keys``. Raises ``OSError``, ``HTTPException`` and ``ValueError``."""
         host, port = host_port(address)
         code, reason, body = get(
-            host, port, path, tls=self._tls, headers=self._headers, seconds=_SECONDS, at_most=_LARGEST
+            host, port, path, tls=self._tls, headers=self._headers, seconds=seconds, at_most=_LARGEST
         )
         if code != 200:
             raise ValueError(f"{path} answers {code} {reason}")

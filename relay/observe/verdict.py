@@ -49,7 +49,8 @@ class Problem:
 def judge(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``state``, its ``colour`` and ``sentence``, and the ``problems``, the worst first.
 
-    ``known``: what ``page.everybody`` returns. Its ``pending_letters``: their number, if Kafka was asked.
+    ``known``: what ``page.everybody`` returns. Its ``pending_letters``: their number, if Kafka was asked. ``is_blind``:
+    whether no page answered.
     """
     rank = list(_STATES).index
     found = sorted(_problems(known), key=lambda each: rank(each.state))
@@ -110,6 +111,9 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem("Needs attention", what, said, alert="RelaySetAside")
     if known.get("members") == 0:
         yield Problem("No worker is running", "no worker is running", commands=(command("run"),))
+    if known.get("is_blind"):  # I10: Kafka does not have what the processes know
+        what = "no status page of a worker answers, so stalls are not known"
+        yield Problem("Needs attention", what, "Run `relay status` where it reaches `http.address` or a peer.")
     for peer in known["unreachable"]:
         yield _unreachable(peer, command)
     for worker in known["workers"]:

@@ -102,6 +102,7 @@ class RelayStatus:
     """A relay. ``dead_letters``: how many are pending. ``at``: seconds since the epoch. ``file``: the config file.
 
     ``seen``: the status of all processes, from a worker whose status page answers; otherwise None.
+    ``is_blind``: whether workers run that have such pages, but none answers.
     """
 
     name: str
@@ -113,11 +114,13 @@ class RelayStatus:
     consumers: Sequence[ConsumerStatus] = ()
     file: str = "relay.yaml"
     seen: Mapping[str, Any] | None = None
+    is_blind: bool = False
 
     @property
     def verdict(self) -> dict[str, Any]:
         """The state of the relay and its problems; see ``judge``."""
-        asked = {"config": self.file, "members": len(self.members), "pending_letters": self.dead_letters}
+        asked: dict[str, Any] = {"config": self.file, "is_blind": self.is_blind}
+        asked |= {"members": len(self.members), "pending_letters": self.dead_letters}
         if self.seen is not None:
             return judge({**self.seen, **asked})
         sources = [
@@ -162,9 +165,9 @@ def status(config: Config) -> RelayStatus:
     has_letters = config.internal("dead_letters") in existing
     pending = sum(letter.is_pending for letter in DeadLetters(config).all()) if has_letters else 0
     consumers = [_consumer(admin, config, kind) for kind, section in kinds.items() if section is not None]
-    return RelayStatus(
-        config.name, now, group, workers, sources, pending, consumers, config.file, _page(config) if workers else None
-    )
+    seen = _page(config) if workers else None
+    is_blind = bool(workers) and config.http is not None and seen is None
+    return RelayStatus(config.name, now, group, workers, sources, pending, consumers, config.file, seen, is_blind)
 
 
 def _page(config: Config) -> Mapping[str, Any] | None:
@@ -174,7 +177,8 @@ def _page(config: Config) -> Mapping[str, Any] | None:
             peers = Peers((), config.http, Access(config.http))
             for address in (config.http.address, *config.http.peers):
                 with suppress(OSError, HTTPException, ValueError):
-                    found = peers.get(address, "/page.json", {"name"})
+                    # I10: the worker waits for its own peers. It hangs up after ten seconds.
+                    found = peers.get(address, "/page.json", {"name"}, seconds=10.0)
                     if found["name"] == config.name and found.get("format") == FORMAT:
                         return found
     return None

@@ -82,6 +82,7 @@ def status(**known: Any) -> Mapping[str, Any]:
         ({"lag": 121.0}, "Catching up", []),
         ({"is_running": False, "lag": 121.0}, "No worker is running", ["relay run 'my shop.yaml'"]),
         ({"letters": 2}, "Needs attention", ["relay dead-letters list 'my shop.yaml'"]),
+        ({"is_blind": True}, "Needs attention", []),
         ({"missing": ["5f"]}, "Needs attention", ["relay gaps list 'my shop.yaml'"]),
         ({"gaps": [(GAP, "published")]}, "Up to date", []),
         ({"gaps": [(GAP, "pending")]}, "Stopped at a gap", [f"relay gaps accept 'my shop.yaml' {GAP['id']} skip"]),

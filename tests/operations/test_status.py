@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,11 +17,13 @@ import boto3
 import pytest
 
 from relay.commands.status_text import show
-from relay.config import load
+from relay.config import Config, load
 from relay.dynamodb import Stream
 from relay.kafka.group import Member
 from relay.kafka.group_offsets import GroupOffsets, count_between
-from relay.operations.status import ConsumerStatus, RelayStatus, ShardStatus, SourceStatus
+from relay.observe.server import serve_observer
+from relay.operations.status import ConsumerStatus, RelayStatus, ShardStatus, SourceStatus, _page
+from relay.process.managed import free_port
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
 from tests.faults.scripted_relay import start_relay
@@ -139,6 +142,25 @@ def test_in_a_pipe_each_shard_is_one_line(
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("shardId"))
     assert "9" * digits in line
     assert "relay-of-the-shop-on-host-17" in line
+
+
+def test_the_page_of_a_worker_is_read_although_a_peer_of_it_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: the worker waits for its peer, and Kafka alone does not have what stalls."""
+    monkeypatch.setenv("RELAY_STATE", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        address = f"127.0.0.1:{free_port()}"
+        http = {"address": address, "peers": [address, f"127.0.0.1:{hanging.getsockname()[1]}"]}
+        source = {"name": "s", "type": "dynamodb", "table": "orders"}
+        kafka = {"bootstrap_servers": NOBODY}
+        config = Config.model_validate({"name": "shop", "kafka": kafka, "sources": [source], "http": http})
+        with serve_observer(config):
+            found = _page(config)
+    assert found is not None
+    assert [each["what"] for each in found["problems"] if each["colour"] == "bad"] == [
+        f"http://{http['peers'][1]} does not answer"
+    ]
 
 
 def test_an_unreachable_broker_exits_3(tmp_path: Path, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch) -> None:
