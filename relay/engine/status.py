@@ -1,7 +1,7 @@
 """Takes a snapshot of a worker's status for observers, by reference: checkpoints, plans and shards are immutable."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from relay.engine.same_sources import SameSources
 from relay.kafka.assignment import Assignment
@@ -20,8 +20,12 @@ def take(
     absent: Iterable[Refusal] = (),
     read_delay: float = 0.0,
     topics: Mapping[tuple[str, str], str] | None = None,
+    debezium: Set[str] = frozenset(),
 ) -> WorkerStatus:
-    """Return the status. For the worker's thread. ``absent``: sources that are not read. ``topics``: by table."""
+    """Return the status. For the worker's thread. ``absent``: sources that are not read. ``topics``: by table.
+
+    ``debezium``: the sources in its envelope, whose tables are never read beside their streams.
+    """
     return WorkerStatus(
         group.group,
         group.joined,
@@ -51,7 +55,7 @@ def take(
                 set_aside=tuple(
                     (each.name, each.since, str(each.error)) for each in source.set_aside.refusals.values()
                 ),
-                has_snapshots=source.snapshots is not None,
+                has_snapshots=source.snapshots is not None and source.source.name not in debezium,
                 repaired=frozenset(repaired_by(source.committed.control)),
                 left_out=source.source.left_out,
             )

@@ -107,6 +107,7 @@ class Worker:
         )
         self._schemas = AwaitedSchemas(writers)
         self._upkeep = Upkeep(self._group, self._publishing, self._same_sources, config)
+        self._debezium = {each.name for each in config.config.sources if each.is_debezium}
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
@@ -176,7 +177,8 @@ class Worker:
     def _status(self) -> WorkerStatus:
         absent = self._connections.refusals.values()
         topics = {table: writer.topic for table, writer in self._publishing.writers.items()}
-        return take(self._group, self._sources.values(), self._same_sources, absent, self._readers.delay, topics)
+        sources, delay = self._sources.values(), self._readers.delay
+        return take(self._group, sources, self._same_sources, absent, delay, topics, self._debezium)
 
     def _receive(self, timeout: float, *, snapshots: bool) -> None:
         """Put results that may be published now into the inbox. Raises ``ConfigError``."""

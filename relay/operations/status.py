@@ -68,7 +68,8 @@ class SourceStatus:
 
     ``watermark``: what ``lag_seconds`` counts from, see ``relay.records.lag``. ``resume_timestamp``: see
     ``relay.stream.progress``. Both are None before the first run.
-    ``missing``: the ids of gaps that were skipped and that no snapshot repairs.
+    ``missing``: the ids of gaps that were skipped and that no snapshot repairs. ``has_snapshots``: whether its tables
+    can be read again.
     """
 
     source: str
@@ -85,6 +86,7 @@ class SourceStatus:
     snapshot_requests: Sequence[Mapping[str, Any]] = ()
     missing: Sequence[str] = ()
     resume_timestamp: int | None = None
+    has_snapshots: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class RelayStatus:
         sources = [
             {
                 "source": source.source,
-                "has_snapshots": True,
+                "has_snapshots": source.has_snapshots,
                 "missing": source.missing,
                 "pending_gaps": [gap.gap for gap in source.gaps if gap.state == "pending"],
                 "snapshot": source.snapshot if source.snapshot and source.snapshot["rows_read"] is not None else None,
@@ -242,7 +244,8 @@ def _source(
     ]
     if read is None or (plan := read.plan) is None:
         nothing = (None, None, None, None, None, None)
-        return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine, asked)
+        tables, again = ", ".join(entry.table_names), not entry.is_debezium
+        return SourceStatus(entry.name, entry.type, tables, *nothing, [], mine, asked, has_snapshots=again)
     owners = {number: _owner(worker) for worker in workers for number in worker.partitions}
     repaired = repaired_by(read.control)
     shards = [
@@ -278,6 +281,7 @@ def _source(
         gaps=mine,
         snapshot_requests=asked,
         missing=[gap for gap in (plan.gap, *(shard.gap for shard in shards)) if gap and gap not in repaired],
+        has_snapshots=not entry.is_debezium,
     )
 
 

@@ -54,15 +54,28 @@ def test_only_a_read_that_neither_ends_nor_fails_hangs() -> None:
     pool.close()
 
 
+def taken(state: SourceState) -> tuple[Any, list[SourceState], Any]:
+    view = SimpleNamespace(topic="t", freshness=SimpleNamespace(read_at={}), of_source=lambda source: [])
+    group = SimpleNamespace(group="g", joined=True, owned=(), gained=(), barrier_timeout=1.0, view=view)
+    return group, [state], SimpleNamespace(differences=())
+
+
+def test_the_tables_of_a_source_in_the_envelope_of_debezium_cannot_be_read_again() -> None:
+    """Its page would show commands that the relay refuses, for ever."""
+    source = ScriptedSource("orders")
+    source.snapshots = cast(Any, SimpleNamespace(clock=time.time))
+    state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool())
+    for debezium, again in ((set[str](), True), ({"orders"}, False)):
+        [seen] = take(*taken(state), debezium=debezium).sources
+        assert seen.has_snapshots is again
+
+
 def test_what_is_by_a_wrong_clock_of_a_source_is_not_older_here() -> None:
     """I10: a database whose clock is an hour behind would make each of its listings look an hour old."""
     source = ScriptedSource("orders")
     source.clock = lambda: time.time() - 3600
     state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool())
-    view = SimpleNamespace(topic="t", freshness=SimpleNamespace(read_at={}), of_source=lambda source: [])
-    group: Any = SimpleNamespace(group="g", joined=True, owned=(), gained=(), barrier_timeout=1.0, view=view)
-    same: Any = SimpleNamespace(differences=())
-    [seen] = take(group, [state], same).sources
+    [seen] = take(*taken(state)).sources
     assert abs(time.time() - seen.listing.wanted_at) < 60
     assert seen.listing.at == 0.0
     assert seen.held_up_since is None

@@ -67,9 +67,24 @@ def test_the_page_is_red_when_a_process_is_and_says_the_worst_of_all(name: str) 
 
 def status(**known: Any) -> Mapping[str, Any]:
     shard = ShardStatus("-80", "reading", None, None, None, (), None, 1.0, known.pop("lag", 1.0), None, None, 1.0)
+    again = known.pop("has_snapshots", True)
     gaps = [ListedGap(gap, state) for gap, state in known.pop("gaps", ())]
     source = SourceStatus(
-        "orders", "mysql", "t", "label", "current", 1.0, 1, 1.0, None, [shard], gaps, missing=known.pop("missing", ())
+        "orders",
+        "mysql",
+        "t",
+        "label",
+        "current",
+        1.0,
+        1,
+        1.0,
+        None,
+        [shard],
+        gaps,
+        (),
+        known.pop("missing", ()),
+        1,
+        again,
     )
     members = [Member("m-1", "host-1", "127.0.0.1", frozenset(range(64)))] if known.pop("is_running", True) else []
     return RelayStatus("shop", 2.0, "shop.relay", members, [source], known.pop("letters", 0), **known).verdict
@@ -84,6 +99,7 @@ def status(**known: Any) -> Mapping[str, Any]:
         ({"letters": 2}, "Needs attention", ["relay dead-letters list 'my shop.yaml'"]),
         ({"is_blind": True}, "Needs attention", []),
         ({"missing": ["5f"]}, "Needs attention", ["relay gaps list 'my shop.yaml'"]),
+        ({"missing": ["5f"], "has_snapshots": False}, "Up to date", []),
         ({"gaps": [(GAP, "published")]}, "Up to date", []),
         ({"gaps": [(GAP, "pending")]}, "Stopped at a gap", [f"relay gaps accept 'my shop.yaml' {GAP['id']} skip"]),
     ],
