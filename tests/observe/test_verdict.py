@@ -67,25 +67,9 @@ def test_the_page_is_red_when_a_process_is_and_says_the_worst_of_all(name: str) 
 
 def status(**known: Any) -> Mapping[str, Any]:
     shard = ShardStatus("-80", "reading", None, None, None, (), None, 1.0, known.pop("lag", 1.0), None, None, 1.0)
-    again = known.pop("has_snapshots", True)
     gaps = [ListedGap(gap, state) for gap, state in known.pop("gaps", ())]
-    source = SourceStatus(
-        "orders",
-        "mysql",
-        "t",
-        "label",
-        "current",
-        1.0,
-        1,
-        1.0,
-        None,
-        [shard],
-        gaps,
-        (),
-        known.pop("missing", ()),
-        1,
-        again,
-    )
+    more = {"missing": known.pop("missing", ()), "has_snapshots": known.pop("has_snapshots", True)}
+    source = SourceStatus("orders", "mysql", "t", "label", "current", 1.0, 1, 1.0, None, [shard], gaps, **more)
     members = [Member("m-1", "host-1", "127.0.0.1", frozenset(range(64)))] if known.pop("is_running", True) else []
     return RelayStatus("shop", 2.0, "shop.relay", members, [source], known.pop("letters", 0), **known).verdict
 
