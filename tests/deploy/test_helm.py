@@ -218,6 +218,14 @@ def test_no_secret_is_in_what_the_chart_renders() -> None:
         }  # fmt: skip
 
 
+@pytest.mark.deploy
+def test_a_variable_and_a_secret_may_look_like_something_else() -> None:
+    for _, pod in pods(CHART / "ci" / "everything-values.yaml"):
+        found = {each["name"]: each for each in pod["containers"][0]["env"]}
+        assert [found[name]["value"] for name in ("RELAY_STALLED_AFTER", "NO", "TRACED")] == ["120", "on", "true"]
+        assert found["POSTGRES_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "2024", "key": "on"}}
+
+
 def page_of(values: Path) -> dict[str, Any]:
     """Return `http` of the config that the chart makes."""
     (config,) = of_kind(values, "ConfigMap")
@@ -285,6 +293,7 @@ WRONG = {
     "config.sources=null": "sources",
     "http.tls=relay-tls": "object",
     "http.password=secret": "password",
+    "env.ACCOUNT=123456789012": "string",
 }
 
 

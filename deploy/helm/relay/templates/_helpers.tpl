@@ -78,21 +78,21 @@ capabilities: {drop: [ALL]}
 
 {{- define "relay.env" -}}
 {{- range $name, $value := .Values.env }}
-- {name: {{ $name }}, value: {{ $value | toString | quote }}}
+- {name: {{ $name | quote }}, value: {{ $value | toString | quote }}}
 {{- end }}
 {{- range $name, $from := .Values.secrets }}
-- name: {{ $name }}
-  valueFrom: {secretKeyRef: {name: {{ $from.secret }}, key: {{ $from.key }}}}
+- name: {{ $name | quote }}
+  valueFrom: {secretKeyRef: {name: {{ $from.secret | quote }}, key: {{ $from.key | quote }}}}
 {{- end }}
 {{- with .Values.http.passwordSecret }}
 - name: RELAY_HTTP_USER
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: username}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: username}}
 - name: RELAY_HTTP_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: password}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: password}}
 {{- end }}
 {{- with .Values.http.bearerSecret }}
 - name: RELAY_HTTP_BEARER
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: token}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: token}}
 {{- end }}
 {{- end }}
 
@@ -112,10 +112,10 @@ capabilities: {drop: [ALL]}
 - {name: config, configMap: {name: {{ include "relay.name" . }}}}
 - {name: tmp, emptyDir: {}}
 {{- range $name, $secret := .Values.files }}
-- {name: {{ printf "file-%s" $name }}, secret: {secretName: {{ $secret }}, defaultMode: 0440}}
+- {name: {{ printf "file-%s" $name }}, secret: {secretName: {{ $secret | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- with .Values.http.tls.secret }}
-- {name: tls, secret: {secretName: {{ . }}, defaultMode: 0440}}
+- {name: tls, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- end }}
 
