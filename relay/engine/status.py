@@ -1,5 +1,6 @@
 """Takes a snapshot of a worker's status for observers, by reference: checkpoints, plans and shards are immutable."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Set
 
@@ -66,9 +67,13 @@ def take(
         group.view.topic,
         group.view.freshness.read_at,
         same_sources.differences,
-        tuple((each.name or "", each.since, str(each.error)) for each in absent),
+        tuple((each.name or "", each.since, _why(each)) for each in absent),
         topics or {},
     )
+
+
+def _why(absent: Refusal) -> str:
+    return f"{absent.error}{'; after a repair, send SIGHUP or restart' if absent.again_at == math.inf else ''}"
 
 
 def _here(source: SourceState, seconds: float | None) -> float | None:

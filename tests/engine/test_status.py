@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 from relay.engine.status import polls, take
+from relay.errors import ConfigError
 from relay.observe.health import find_stalls
 from relay.reading.reader_pool import ReaderPool
+from relay.reading.set_aside import Refusal
 from relay.records import CommittedRecords, Shard
 from relay.source import ReadResult, Unreadable
 from relay.stream.source_state import SourceState
@@ -68,6 +71,15 @@ def test_the_tables_of_a_source_in_the_envelope_of_debezium_cannot_be_read_again
     for debezium, again in ((set[str](), True), ({"orders"}, False)):
         [seen] = take(*taken(state), debezium=debezium).sources
         assert seen.has_snapshots is again
+
+
+def test_a_source_that_is_not_tried_again_by_itself_says_what_to_do_after_a_repair() -> None:
+    """I10: somebody who repairs only the source would wait for ever."""
+    state = SourceState(one := ScriptedSource("orders"), one.connect(), CommittedRecords(), ReaderPool())
+    absent = [Refusal(name, ConfigError("no such table"), 1.0, at) for name, at in (("a", 30.0), ("b", math.inf))]
+    [tried, refused] = take(*taken(state), absent).absent
+    assert tried == ("a", 1.0, "no such table")
+    assert refused == ("b", 1.0, "no such table; after a repair, send SIGHUP or restart")
 
 
 def test_what_is_by_a_wrong_clock_of_a_source_is_not_older_here() -> None:
