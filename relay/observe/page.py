@@ -110,6 +110,7 @@ def everybody(observer: Observer) -> dict[str, Any]:
             "problem": each.get("problem") or _why_not_shown(each["status"], observer.name),
             "is_peer": each["is_peer"],
             "answers": "status" in each,
+            "resolves": each.get("resolves", True),
             "consumers": each["consumers"],
         }
         for each in answers

@@ -92,7 +92,8 @@ class Peers:
     def ask(self) -> list[dict[str, Any]]:
         """Return each peer's ``url`` with its ``status``, or with the ``problem`` why there is none.
 
-        ``is_peer``: whether the config names it. ``consumers``: those that say that they are there.
+        ``is_peer``: whether the config names it. ``consumers``: those that say that they are there. ``resolves``:
+        whether its name has an address.
         """
         places: dict[str, Sequence[str]] = dict.fromkeys(self._addresses, ()) | dict(self._found())
         with ThreadPoolExecutor(16) as pool:  # its threads start when they are needed
@@ -104,7 +105,8 @@ class Peers:
         try:
             return found | {"status": self.get(address, "/status.json", {"name", "stalls"})}
         except (OSError, http.client.HTTPException, ValueError) as error:
-            return found | {"problem": str(error) or type(error).__name__}
+            resolves = not isinstance(error, socket.gaierror)
+            return found | {"problem": str(error) or type(error).__name__, "resolves": resolves}
 
     def get(self, address: str, path: str, keys: Set[str], seconds: float = _SECONDS) -> dict[str, Any]:
         """Return JSON that must have ``keys``. Raises ``OSError``, ``HTTPException`` and ``ValueError``."""

@@ -11,7 +11,7 @@ from relay.config.value_types import iso_time
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.observe.status import Poll, SourceView, WorkerStatus
 
-FORMAT = 1
+FORMAT = 2
 """Of ``/status.json``: the page shows only peers with the same. Raise it for each key that is new, gone or changed."""
 
 LISTED = "listed"

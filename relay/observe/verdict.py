@@ -142,6 +142,9 @@ def _unreachable(peer: Mapping[str, Any], command: Callable[..., str]) -> Proble
     if peer["answers"]:
         return Problem("Needs attention", f"the state of {peer['url']} is not known", f"{peer['problem']}.")
     what, why = f"{peer['url']} does not answer", peer["problem"]
+    if peer["is_peer"] and not peer.get("resolves", True):  # Kubernetes forgets the name of a worker that is removed
+        said = f"{why}. If it was removed, restart the other workers, so that their config no longer names it."
+        return Problem("Needs attention", what, said)
     if peer["is_peer"]:
         return Problem("A process does not answer", what, f"{why}.")
     names = peer["consumers"]

@@ -91,9 +91,22 @@ def test_a_peer_that_does_not_answer_or_belongs_to_another_relay_is_named() -> N
             "problem": "it belongs to relay store",
             "is_peer": True,
             "answers": True,
+            "resolves": True,
             "consumers": [],
         }
         assert (nobody["url"], "refused" in nobody["problem"]) == ("http://127.0.0.1:1", True)
+
+
+def test_a_peer_without_an_address_may_have_been_removed_and_is_not_red() -> None:
+    with served(healthy()) as found:
+        ask = found.workers[0].others
+        peer = {"url": "http://gone:9400", "is_peer": True, "consumers": [], "problem": "no name", "resolves": False}
+        found.workers[0].others = lambda: [*ask(), peer]
+        shown = page_json(found.port)
+        assert (shown["state"], [each["what"] for each in shown["problems"]]) == (
+            "Needs attention",
+            ["http://gone:9400 does not answer"],
+        )
 
 
 def test_a_peer_of_another_build_is_named_with_its_version_and_its_state_is_not_known() -> None:
@@ -128,7 +141,7 @@ def test_the_number_of_the_format_is_another_one_when_the_keys_of_a_status_are()
                 known |= paths(orjson.loads(orjson.dumps(each)))
             known |= paths(orjson.loads(get(found.port, "/status.json")[2]))
     digest = hashlib.sha256("\n".join(sorted(known)).encode()).hexdigest()[:16]
-    assert (FORMAT, digest) == (1, "32abca483eeb6f41"), "raise FORMAT, and write both here"
+    assert (FORMAT, digest) == (2, "e62b227846c6ace2"), "raise FORMAT, and write both here"
 
 
 def test_without_a_script_the_page_has_each_problem_with_its_commands_and_how_far_the_sources_are() -> None:

@@ -16,7 +16,7 @@ from relay.errors import Unavailable
 from relay.observe.access import Access
 from relay.observe.peers import FoundConsumers, Peers
 from tests.clock import Clock
-from tests.listening import answering
+from tests.listening import NOBODY, answering
 from tests.waiting import wait_until
 
 HERE = socket.gethostname()
@@ -71,6 +71,22 @@ def test_an_address_that_only_kafka_names_gets_no_password(secret: dict[str, str
     (answer,) = Peers([recorded.address], http, Access(http), dict).ask()
     assert "status" in answer
     assert "Authorization" in recorded.headers[0]
+
+
+def test_a_peer_whose_name_does_not_resolve_is_told_from_one_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In Kubernetes, a worker that was removed has no name any more."""
+    resolve = socket.getaddrinfo
+
+    def resolved(host: str, *more: Any) -> Any:
+        if host == "gone":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    answers = Peers(["gone:9400", NOBODY], HttpConfig(address="h:1"), Access()).ask()
+    assert [each["resolves"] for each in answers] == [False, True]
 
 
 def test_a_page_gets_the_addresses_that_are_known_and_never_waits_for_kafka() -> None:
