@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1. ``ca``: the file that clients trust."""
+    """Signs certificates. ``ca``: the file that clients trust."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,15 +23,15 @@ class Authority:
         self.ca = folder / "ca.pem"
         self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str) -> Path:
-        """Return a file with a key, as PKCS#8, and its certificate."""
+    def issue(self, name: str, address: str = "127.0.0.1") -> Path:
+        """Return a file with a key, as PKCS#8, and its certificate for ``address``."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         pem = serialization.Encoding.PEM
         private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         path = self.folder / f"{name}.pem"
-        path.write_bytes(private + self._signed(subject, key, address).public_bytes(pem))
+        path.write_bytes(private + self._signed(subject, key, names).public_bytes(pem))
         return path
 
     def _signed(

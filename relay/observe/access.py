@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from relay.config import HttpConfig
 from relay.errors import ConfigError
 
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Hosts with which a port listens at all addresses of its machine, and the address to ask it at from there."""
+
 
 class Access:
     """The access rules of ``http`` in a config. Without a config, everybody is answered, in clear text.
@@ -50,6 +53,22 @@ def client_side(http: HttpConfig) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=http.authorities)
     except OSError as error:
         raise ConfigError(f"http.authorities: cannot use {http.authorities}: {error.strerror or error}") from error
+
+
+def own_side(http: HttpConfig) -> ssl.SSLContext | None:
+    """Return the TLS context for a port of this machine that listens `EVERYWHERE`; None means clear text.
+
+    Such a port has the certificate of ``http``, which need not have the address. Raises ``ConfigError``.
+    """
+    if http.certificate is None:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=http.certificate)
+    except OSError as error:
+        raise ConfigError(f"http.certificate: cannot use {http.certificate}: {error.strerror or error}") from error
+    context.verify_flags = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = False
+    return context
 
 
 def _server_side(http: HttpConfig) -> ssl.SSLContext:

@@ -18,7 +18,7 @@ import orjson
 from relay.config import HttpConfig
 from relay.config.addresses import host_port
 from relay.errors import RelayError
-from relay.observe.access import Access, client_side
+from relay.observe.access import EVERYWHERE, Access, client_side, own_side
 from relay.process.seldom import Seldom
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,7 @@ class Peers:
     ) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._tls = client_side(settings)
+        self._own = own_side(settings)
         self._headers = dict(access.headers)
         self._found = dict if self._headers else found
 
@@ -111,9 +112,9 @@ class Peers:
     def get(self, address: str, path: str, keys: Set[str], seconds: float = _SECONDS) -> dict[str, Any]:
         """Return JSON that must have ``keys``. Raises ``OSError``, ``HTTPException`` and ``ValueError``."""
         host, port = host_port(address)
-        code, reason, body = get(
-            host, port, path, tls=self._tls, headers=self._headers, seconds=seconds, at_most=_LARGEST
-        )
+        tls = self._own if host in EVERYWHERE else self._tls
+        host = EVERYWHERE.get(host, host)
+        code, reason, body = get(host, port, path, tls=tls, headers=self._headers, seconds=seconds, at_most=_LARGEST)
         if code != 200:
             raise ValueError(f"{path} answers {code} {reason}")
         status = orjson.loads(body)

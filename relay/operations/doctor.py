@@ -26,7 +26,7 @@ from relay.config.echo import echo, to_yaml
 from relay.config.hidden import HIDDEN, is_secret, secrets_in
 from relay.config.yaml_file import Document
 from relay.errors import ConfigError, RelayError
-from relay.observe.access import Access, client_side
+from relay.observe.access import EVERYWHERE, Access, client_side, own_side
 from relay.observe.peers import get
 from relay.operations import check, status
 from relay.process.folders import state_folder
@@ -139,8 +139,8 @@ def _findings(found: Iterator[Finding]) -> str:
 def _asked(settings: HttpConfig, path: str) -> str:
     """Return the answer of the relay on this machine for ``path``."""
     host, port = host_port(settings.address)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    tls, headers = client_side(settings), Access(settings).headers
+    tls = own_side(settings) if host in EVERYWHERE else client_side(settings)
+    host, headers = EVERYWHERE.get(host, host), Access(settings).headers
     _, _, body = get(host, port, path, tls=tls, headers=headers, seconds=_TIMEOUT, at_most=_ANSWER)
     return body.decode(errors="replace")
 

@@ -6,15 +6,19 @@ import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
-from relay.config import HttpConfig
+from relay.config import Config, HttpConfig
 from relay.errors import Unavailable
 from relay.observe.access import Access
 from relay.observe.peers import FoundConsumers, Peers
+from relay.observe.server import serve_observer
+from relay.process.managed import free_port
+from tests.certificates import Authority
 from tests.clock import Clock
 from tests.listening import NOBODY, answering
 from tests.waiting import wait_until
@@ -87,6 +91,29 @@ def test_a_peer_whose_name_does_not_resolve_is_told_from_one_that_does_not_answe
     monkeypatch.setattr(socket, "getaddrinfo", resolved)
     answers = Peers(["gone:9400", NOBODY], HttpConfig(address="h:1"), Access()).ask()
     assert [each["resolves"] for each in answers] == [False, True]
+
+
+def test_another_worker_of_this_machine_need_not_have_the_address_in_its_certificate_but_needs_that_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The password goes to nobody else, whoever has signed the certificate."""
+    monkeypatch.setenv("RELAY_STATE", str(tmp_path))
+    authority, address = Authority(tmp_path), f"0.0.0.0:{free_port()}"
+
+    def secured(certificate: Path) -> Config:
+        http = {"address": address, "certificate": str(certificate), "bearer": "hunter2"}
+        source = {"name": "orders", "type": "dynamodb", "table": "orders"}
+        kafka = {"bootstrap_servers": NOBODY}
+        return Config.model_validate({"name": "shop", "kafka": kafka, "sources": [source], "http": http})
+
+    ours, theirs = (secured(authority.issue(name, "10.0.0.7")) for name in ("ours", "theirs"))
+    assert ours.http is not None
+    with serve_observer(ours):
+        [answer] = Peers([address], ours.http, Access(ours.http)).ask()
+    assert answer["status"]["name"] == "shop"
+    with serve_observer(theirs):
+        [answer] = Peers([address], ours.http, Access(ours.http)).ask()
+    assert "CERTIFICATE_VERIFY_FAILED" in answer["problem"]
 
 
 def test_a_page_gets_the_addresses_that_are_known_and_never_waits_for_kafka() -> None:
