@@ -239,7 +239,7 @@ def test_the_page_of_each_worker_shows_all_workers_and_consumers() -> None:
     (workers,) = of_kind(values, "StatefulSet")
     name = workers["spec"]["serviceName"]
     services = {each["metadata"]["name"]: each["spec"]["ports"][0]["port"] for each in of_kind(values, "Service")}
-    expected = [f"{name}-{n}.{name}:{services[name]}" for n in range(workers["spec"]["replicas"])]
+    expected = [f"{name}-{n}.{name}.default.svc:{services[name]}" for n in range(workers["spec"]["replicas"])]
     expected += [f"{each}:{port}" for each, port in services.items() if each != name]
     assert page_of(values)["peers"] == expected
     # They may reach each other.
@@ -263,6 +263,11 @@ def test_with_a_certificate_whoever_asks_asks_by_https() -> None:
         (endpoint,) = monitor["spec"]["endpoints"]
         assert endpoint["scheme"] == "https"
         assert ("ca" in endpoint["tlsConfig"]) == ("authorities" in page)
+        # OpenSSL takes no certificate for *.shop-relay.
+        rest = endpoint["tlsConfig"]["serverName"].partition(".")[2]
+        assert rest == "shop-relay.default.svc"
+        assert f"*.{rest.replace('default', 'prod')}," in (CHART / "values.yaml").read_text()
+        assert f"shop-relay-0.{rest}:9400" in page["peers"]
         # Prometheus sends what the config wants.
         assert ("basicAuth" in endpoint) == ("user" in page)
         assert "basicAuth" in endpoint or "authorization" in endpoint

@@ -50,7 +50,7 @@ authorities: /etc/relay/tls/{{ .authority }}
 {{- define "relay.config" -}}
 {{- $name := include "relay.name" . }}
 {{- $peers := list }}
-{{- range $number := until (int .Values.workers.replicas) }}{{ $peers = append $peers (printf "%s-%d.%s:9400" $name $number $name) }}{{ end }}
+{{- range $number := until (int .Values.workers.replicas) }}{{ $peers = append $peers (printf "%s-%d.%s.%s.svc:9400" $name $number $name $.Release.Namespace) }}{{ end }}
 {{- range $kind, $own := .Values.consumers }}{{ if $own.enabled }}{{ $peers = append $peers (printf "%s-%s:9410" $name $kind) }}{{ end }}{{ end }}
 {{- $http := include "relay.http" . | fromYaml }}
 {{- mergeOverwrite (deepCopy .Values.config) (dict "http" (merge $http (dict "peers" $peers))) | toYaml }}
