@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from relay.config.hidden import redacted
+from relay.kafka.checkpoints import partition_of
 from relay.observe.liveness import Liveness, Uncommitted
 from relay.observe.status import SourceView, WorkerStatus
 
@@ -154,7 +155,7 @@ def _source_stalls(source: SourceView, now: float, wall: float, limit: float, de
 
 
 def not_ready_reasons(status: WorkerStatus | None) -> list[str]:
-    """Return why this worker is not ready: group, fence or plans. Empty if it is ready."""
+    """Return why this worker is not ready: group, fence or the plans that it makes. Empty if it is ready."""
     if status is None:
         return ["starting: connecting to the sources and to Kafka"]
     found = []
@@ -162,5 +163,7 @@ def not_ready_reasons(status: WorkerStatus | None) -> list[str]:
         found.append(f"group {status.group}: {len(status.gained)} partitions have not passed the fence yet")
     elif not status.joined:
         found.append(f"group {status.group}: not joined yet, or no partitions assigned")
-    found += [f"source {s.stream.source}: not planned yet" for s in status.sources if s.plan is None]
+    # A worker whose config does not have the source yet may own its plan, and a rolling update waits for this one.
+    mine = [s for s in status.sources if partition_of(s.stream.plan_key) in status.owned]
+    found += [f"source {s.stream.source}: not planned yet" for s in mine if s.plan is None]
     return found

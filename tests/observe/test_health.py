@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from relay.kafka.checkpoints import partition_of
 from relay.observe.health import STALLED_AFTER, find_stalls, not_ready_reasons
 from relay.observe.liveness import Liveness
 from relay.observe.status import Poll
@@ -154,7 +155,14 @@ def test_a_source_without_a_plan_is_not_ready_but_not_stalled() -> None:
     assert not_ready_reasons(known) == ["source orders: not planned yet"]
 
 
-def test_a_worker_is_ready_once_it_has_joined_passed_the_fence_and_every_source_has_a_plan() -> None:
+def test_a_rolling_update_does_not_wait_for_a_plan_that_another_worker_makes() -> None:
+    """That worker may still have the config without the source, and is updated only once this one is ready."""
+    known = status(source(plan=None, listed_at=0.0))
+    others = known.owned - {partition_of(source().stream.plan_key)}
+    assert not_ready_reasons(replace(known, owned=others)) == []
+
+
+def test_a_worker_is_ready_once_it_has_joined_passed_the_fence_and_made_its_plans() -> None:
     assert not_ready_reasons(status(source())) == []
     assert "not joined" in not_ready_reasons(status(source(), joined=False))[0]
     assert (
