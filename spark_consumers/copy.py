@@ -292,7 +292,8 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
     if truncations:
         table.remember_truncations(batch, [token for _, token in past_truncations])
     # Marks come last: every younger row is protected by its token, or by the snapshot that read it.
-    marks = [change for change in changes if change.mark is not None]
+    # I7: not those that are sent again, late: this copy may lack rows that their snapshot has read.
+    marks = [change for change in changes if change.mark is not None and REDRIVEN not in change.attributes]
     while marks:
         for mark in sorted(marks, key=attrgetter("partition_offset")):
             if mark.snapshot is not None:
