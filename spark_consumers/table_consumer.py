@@ -128,6 +128,10 @@ class TableConsumer(Consumer):
             for gap in gaps:
                 log_event("gap", self.name, source=gap.source, table=gap.table, reason=gap.reason)
 
+    def applied(self, session: SparkSession) -> Offsets:
+        """Return the offsets up to which the tables have everything, by their own notes."""
+        return self._notes.applied(session)
+
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._decoder = decoder
         return decoder.changes(records)

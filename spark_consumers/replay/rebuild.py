@@ -35,7 +35,7 @@ from spark_consumers.launch import session_for, state_folder
 from spark_consumers.locations import Lock, lock_of
 from spark_consumers.records import DecodeStatus
 from spark_consumers.replay import bounds
-from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_lost
+from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_emptied, refuse_lost
 from spark_consumers.replay.target import ReplayTarget, Swap
 from spark_consumers.running import RETRY_DELAYS, log_event, pause, signals
 from spark_consumers.schema_wait import SchemaWait
@@ -179,12 +179,11 @@ class _Replay:
         found = self._files.read()
         if found is not None:
             refuse_another(found, asked, self._ids, self._files.path)
-            if found.done:
-                self._target.refuse_lost(self._files.path)
             refuse_lost(found, self._group.locate({})[0])
             self.state = found
-            if not found.is_complete:
-                self._open_session(locks)
+            self._open_session(locks)
+            applied = self._consumer.applied(self._session)
+            refuse_emptied(found, applied, self._target.name, self._files.path)
             return
         begin = self._group.locate(self._group.resolve(asked["--from"]))[0]
         wanted = bounds.watermark_time(asked["--to"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from relay.errors import ConfigError
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets, count_between
+from spark_consumers.applied_notes import holes
 from spark_consumers.locations import LocalFolder
 
 _FILE = "replay.json"
@@ -101,3 +102,15 @@ def refuse_lost(state: ReplayState, first: Offsets) -> None:
                     f"{topic}[{partition}]: Kafka has removed the records from offset {reached} to {oldest} since the "
                     "replay began: give the topic a longer retention, remove the target, and start over"
                 )
+
+
+def refuse_emptied(state: ReplayState, applied: Offsets, target: str, path: Path) -> None:
+    """Raise ``ConfigError`` if a target has lost what was written. ``applied``: the offsets that it has, by its note.
+
+    The note is written before the state, so a crash does not look like that.
+    """
+    reached = {topic: state.reached[topic] for topic in applied.keys() & state.reached.keys()}
+    if state.done and (lost := holes(applied, reached)):  # I1
+        raise ConfigError(
+            f"{target} lacks {lost[0]}, which the replay has written there: remove it and {path} to start over"
+        )

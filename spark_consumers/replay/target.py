@@ -104,12 +104,6 @@ class ReplayTarget:
         if self.location is not None and is_cluster(master) and not self.config.spark.shared_folders:
             refuse_on_cluster("replay: --into", self.location, master)
 
-    def refuse_lost(self, state: Path) -> None:
-        if self.folder is not None and not self.folder.exists():
-            raise ConfigError(
-                f"{self.folder} is gone, although a replay into it has begun: remove {state} to start over"
-            )
-
     def refuse_local_content(self) -> None:
         """Raise ``ConfigError`` if the folder has content; checked without Spark, so that the error comes at once."""
         if self.folder is not None and self.folder.exists() and any(os.scandir(self.folder)):

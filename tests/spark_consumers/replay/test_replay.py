@@ -235,7 +235,7 @@ finally:
 
 
 def test_a_replay_that_sigterm_ends_is_not_taken_for_a_whole_one(topic: Topic, database_url: str) -> None:
-    """I7"""
+    """I7: nor is one whose target has lost a part."""
     topic.set_copy_url(database_url)
     topic.publish([*history([1, 2]), line(1)])
     assert topic.spark is not None
@@ -252,6 +252,9 @@ def test_a_replay_that_sigterm_ends_is_not_taken_for_a_whole_one(topic: Topic, d
     assert json.loads(topic.spark.run(SMALLEST, *given, log=again))["finished"]
     first = next(json.loads(line) for line in again.read_text().splitlines() if '"progress"' in line)
     assert first["done"] > outcome["done"]
+    execute(database_url, "DROP SCHEMA rebuilt_lines CASCADE")
+    with pytest.raises(AssertionError, match=r"schema:rebuilt lacks .*lines.*, which the replay has written there"):
+        topic.spark.run(SMALLEST, *given)
 
 
 def test_a_log_is_rebuilt_on_another_file_system_where_nothing_changes_places(topic: Topic) -> None:

@@ -12,7 +12,7 @@ from relay.errors import ConfigError
 from relay.kafka.created_again import NO_ID
 from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.replay.bounds import Mark, beginnings, uncovered
-from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_lost
+from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_emptied, refuse_lost
 
 CONFIG = Config.model_validate(
     {
@@ -61,6 +61,19 @@ def test_records_that_were_removed_before_they_were_read_are_not_passed_over() -
     refuse_lost(state(), {"shop.all": {"0": 0, "1": 100, "2": 500}, "shop.gaps": {"0": 0}})
     with pytest.raises(ConfigError, match=r"shop.all\[0\]: Kafka has removed the records from offset 0 to 9 since"):
         refuse_lost(state(), {"shop.all": {"0": 9, "1": 0, "2": 0}, "shop.gaps": {"0": 0}})
+
+
+def test_a_replay_does_not_go_on_in_a_target_that_lacks_what_it_has_written(tmp_path: Path) -> None:
+    """I1, I7: a swap would put it in the place of the present one. Nothing is noted before the first batch."""
+    begun = state({"shop.all": {"0": 500, "1": 105, "2": 7}, "shop.gaps": {"0": 3}})
+    refuse_emptied(begun, begun.reached, "new", tmp_path)
+    # A crash comes after the note and before the state. The gaps are in no note.
+    refuse_emptied(begun, {"shop.all": {"0": 600, "1": 110, "2": 7}}, "new", tmp_path)
+    refuse_emptied(state(), {"shop.all": {}}, "new", tmp_path)
+    said = rf"new lacks shop\.all\[0\] from offset {{}} to 500, which .* there: remove it and {tmp_path} to start over"
+    for lost, first in ({}, 0), ({"0": 499, "1": 105, "2": 7}, 499):
+        with pytest.raises(ConfigError, match=said.format(first)):
+            refuse_emptied(begun, {"shop.all": lost}, "new", tmp_path)
 
 
 def test_only_a_snapshot_from_its_begin_to_its_end_makes_up_for_a_lost_beginning() -> None:
