@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from relay.avro.registry import open_schemas
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
-from relay.kafka.group_offsets import topic_ids
+from relay.kafka.group_offsets import Offsets, topic_ids
 from relay.kafka.topics import connect
 from relay.token import EventToken
 from spark_consumers.applied_notes import NOT_KNOWN, AppliedNotes
@@ -136,7 +136,7 @@ class TableCopies:
                 table.prepare(batch, used)
                 self._take_back(batch, name, table)
                 changes = batch.where(F.col("layout").isin(list(used)) & (F.col("status") == DecodeStatus.CHANGE))
-                apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
+                apply(batch, table, _undecided(changes, table, found.table(used), counts), counts, given.end)
                 self._note_repaired(batch, name, table)
                 collected += table.tombstones.collect(batch)
                 table.target.maintain(batch)
@@ -270,8 +270,10 @@ def _heads(changes: DataFrame) -> list[ChangeHead]:
     return [_read_head(orjson.loads(row[0])) for row in rows]
 
 
-def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts) -> None:
-    """Apply the changes of a batch to their table, which is prepared for them."""
+def apply(
+    batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts, end: Offsets
+) -> None:
+    """Apply the changes of a batch to their table, which is prepared for them. ``end``: of the batch."""
     keyed = [change for change in changes if change.operation is not Operation.TRUNCATE and change.mark is None]
     if any(change.snapshot is not None for change in changes):
         table.tombstones.load(batch)
@@ -297,7 +299,7 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
     while marks:
         for mark in sorted(marks, key=attrgetter("partition_offset")):
             if mark.snapshot is not None:
-                _apply_mark(batch, table, mark, mark.snapshot, counts)
+                _apply_mark(batch, table, mark, mark.snapshot, counts, end[mark.place.topic])
         # After the sweeps, so that a sweep cut off by a crash is repeated.
         if table.tombstones.remember(batch):
             break
@@ -305,13 +307,18 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
 
 
 def _apply_mark(
-    batch: DataFrame, table: CopyTable, mark: ChangeHead, snapshot: Snapshot, counts: VerdictCounts
+    batch: DataFrame,
+    table: CopyTable,
+    mark: ChangeHead,
+    snapshot: Snapshot,
+    counts: VerdictCounts,
+    partitions: Collection[str],
 ) -> None:
     partition, tombstones = mark.place.partition, table.tombstones
     if mark.mark == "begin":
         tombstones.snapshots.begin(mark.place.topic, partition, snapshot.id, mark.place.offset)
     elif tombstones.snapshots.has_begun(partition, snapshot.id):
-        last = tombstones.snapshots.is_last(partition)
+        last = tombstones.snapshots.is_last(partition, snapshot.as_of, partitions)
         table.sweep(batch, mark, counts, last=last)
         if last:
             table.remove_gaps(batch, snapshot)

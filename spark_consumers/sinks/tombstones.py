@@ -6,7 +6,7 @@ Whoever renames a property has to keep reading the old name.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
@@ -53,9 +53,13 @@ class SeenSnapshots:
     def has_begun(self, partition: int, snapshot: str) -> bool:
         return self.running.get(str(partition)) == snapshot
 
-    def is_last(self, partition: int) -> bool:
-        """Whether this is the last partition in which its snapshot still runs."""
-        return list(self.running.values()).count(self.running[str(partition)]) == 1
+    def is_last(self, partition: int, as_of: int, partitions: Collection[str]) -> bool:
+        """Whether all other ``partitions`` of the topic have ended this snapshot, or a later one. ``as_of``: its begin.
+
+        One that lags behind has not even begun it.
+        """
+        others = (self.ended.get(other, 0) for other in partitions if other != str(partition))
+        return all(ended >= as_of for ended in others)  # I9
 
     def end(self, partition: int, as_of: int) -> None:
         """Record that the running snapshot has ended and was swept. ``as_of``: when it began, in seconds."""

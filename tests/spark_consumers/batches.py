@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from relay.change import MARK, Images, Operation, Snapshot
+from relay.kafka.group_offsets import Offsets
 from relay.table import WITH_DECIMALS
 from relay.token import EventToken
 from spark_consumers.copy import TableCopies, apply
@@ -114,15 +115,27 @@ def row_of(each: Published) -> tuple[Any, ...]:
     return (*where, key, head.event_id, head.operation.value, head.images.value, token, image, *snapshot, attributes)
 
 
+def end_of(changes: Sequence[Published], partitions: int = 1) -> Offsets:
+    """Return the end of a batch whose topics have so many partitions."""
+    return {each.head.place.topic: {str(number): 0 for number in range(partitions)} for each in changes}
+
+
 def play(
-    table: TargetTable, layouts: Mapping[int, Layout] | Layout, *changes: Published, session: SparkSession | None = None
+    table: TargetTable,
+    layouts: Mapping[int, Layout] | Layout,
+    *changes: Published,
+    session: SparkSession | None = None,
+    partitions: int = 1,
 ) -> VerdictCounts:
-    """Apply a batch as the consumer does; without ``session`` by the rule alone, without Spark."""
+    """Apply a batch as the consumer does; without ``session`` by the rule alone, without Spark.
+
+    ``partitions``: of each topic.
+    """
     numbered = layouts if isinstance(layouts, Mapping) else {0: layouts}
     if session is not None:
         copies = TableCopies(lambda source, name: table, FOREVER)
         known = [numbered.get(number, layout({}, None)) for number in range(max(numbered) + 1)]
-        batch = TableBatch(in_spark(session, changes), known, {}, {})
+        batch = TableBatch(in_spark(session, changes), known, {}, end_of(changes, partitions))
         plan = copies.plan(batch)
         found = plan.write([])
         plan.close()
@@ -133,5 +146,5 @@ def play(
     given: Any = Batch(changes)
     copied = CopyTable(table, FOREVER)
     copied.prepare(given, numbered)
-    apply(given, copied, [each.head for each in changes], counts)
+    apply(given, copied, [each.head for each in changes], counts, end_of(changes, partitions))
     return counts

@@ -21,7 +21,7 @@ from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import TableBatch
 from tests.spark_consumers import delta_rows
-from tests.spark_consumers.batches import FOREVER, change, in_spark, layout, mark, read
+from tests.spark_consumers.batches import FOREVER, change, end_of, in_spark, layout, mark, read
 
 FOUND_AT = 5000
 BY_A = layout({"a": "string"}, {"a": "string", "b": "int"})
@@ -59,7 +59,7 @@ class Copy:
     def play(self, *changes, gaps=()):
         batch, refused = in_spark(session, changes), []
         refuse = lambda place, why: refused.append(place.offset)
-        plan = self.copies.plan(TableBatch(batch, self.layouts, {}, {}, refuse=refuse))
+        plan = self.copies.plan(TableBatch(batch, self.layouts, {}, end_of(changes), refuse=refuse))
         plan.write(gaps)
         plan.close()
         return refused

@@ -9,9 +9,11 @@ from typing import Any
 
 from relay.change import REDRIVEN, UNDECODED
 from spark_consumers.fold import StoredRow
+from spark_consumers.gaps import LostChanges, from_json
 from spark_consumers.plain_items import TableSummary
+from spark_consumers.sinks.copy_table import GAPS, CopyTable
 from spark_consumers.sinks.target import Item, Key, SelectedRows, TargetTable, Write, Written, images
-from tests.spark_consumers.batches import Published, change, layout, mark, play
+from tests.spark_consumers.batches import FOREVER, Published, change, layout, mark, play, read
 
 ORDERS = layout({"id": "string"}, {"id": "string", "n": "int"})
 
@@ -31,8 +33,11 @@ class InMemoryTable(TargetTable):
         return dict(sorted(found.items()))
 
     def play(self, *changes: Published) -> None:
-        """Apply a batch, by a consumer that has just started."""
-        play(self, ORDERS, *changes)
+        """Apply a batch, by a consumer that has just started. The topics have two partitions."""
+        play(self, ORDERS, *changes, partitions=2)
+
+    def gaps(self) -> list[str]:
+        return [gap.id for gap in from_json(self.kept.get(GAPS, ""))]
 
     def prepare(self, batch: Any, layouts: Any) -> None: ...
 
@@ -85,6 +90,16 @@ def row(number: int, key: str, **more: Any) -> Published:
     return change(number, [key], {"id": key, "n": number}, **more)
 
 
+def marks(kind: str, number: int, as_of: int, partitions: Collection[int] = (0, 1)) -> list[Published]:
+    """Return the marks of a snapshot, which are in all partitions."""
+    return [of_partition(partition, mark(number, kind, as_of, f"s{as_of}")) for partition in partitions]
+
+
+def of_partition(partition: int, one: Published) -> Published:
+    place = replace(one.head.place, partition=partition)
+    return replace(one, head=replace(one.head, place=place, new=one.head.new and (partition, place.offset)))
+
+
 def sent_again(one: Published) -> Published:
     """Return a change that a consumer could not decode in its place."""
     return replace(one, head=replace(one.head, attributes={REDRIVEN: UNDECODED}))
@@ -94,20 +109,64 @@ def test_the_begin_and_the_end_of_a_snapshot_that_are_sent_again_delete_nothing(
     """I7: the rows that the snapshot has read came before it seems to begin, or are not there yet."""
     table = InMemoryTable()
     table.play(row(1, "a"), row(2, "b"))
-    late = sent_again(mark(3, "begin", 5000)), sent_again(mark(4, "end", 5000))
+    late = [*map(sent_again, (*marks("begin", 3, 5000), *marks("end", 4, 5000)))]
     table.play(*late)
     assert table.living() == {"a": 1, "b": 2}
     for one in late:
         table.play(one)
     assert table.living() == {"a": 1, "b": 2}
-    table.play(mark(5, "begin", 5000), mark(6, "end", 5000))
+    table.play(*marks("begin", 5, 5000), *marks("end", 6, 5000))
     assert table.living() == {}
 
 
 def test_a_begin_that_is_sent_again_does_not_keep_the_snapshot_that_runs_from_its_end() -> None:
     """I7: rows whose deletion was lost would stay."""
     table = InMemoryTable()
-    table.play(row(1, "a"), mark(2, "begin", 5000, "later"))
-    table.play(sent_again(mark(3, "begin", 4000, "earlier")))
-    table.play(mark(4, "end", 5000, "later"))
+    table.play(row(1, "a"), *marks("begin", 2, 5000))
+    table.play(*map(sent_again, marks("begin", 3, 4000)))
+    table.play(*marks("end", 4, 5000))
     assert table.living() == {}
+
+
+def of_a_topic_before() -> InMemoryTable:
+    """Return a table with two rows of a topic that was replaced, which lists a gap."""
+    table = InMemoryTable()
+    table.play(row(1, "a", topic="shop.before"), row(2, "b", topic="shop.before"), row(3, "gone", topic="shop.before"))
+    batch: Any = None
+    CopyTable(table, FOREVER).add_gaps(batch, [LostChanges("gap", "shop", "trimmed", 5000.0, "")])
+    return table
+
+
+FOUND_A = read(4, ["a"], {"id": "a", "n": 4}, 5001, "s5000")
+FOUND_B = of_partition(1, read(4, ["b"], {"id": "b", "n": 5}, 5001, "s5000"))
+
+
+def test_a_snapshot_has_not_ended_while_a_partition_lags_behind_its_begin() -> None:
+    """I9: what the snapshot has read there is still to come."""
+    table = of_a_topic_before()
+    table.play(*marks("begin", 3, 5000, [0]), FOUND_A, *marks("end", 5, 5000, [0]))
+    assert (table.living(), table.gaps()) == ({"a": 4, "b": 2, "gone": 3}, ["gap"])
+    table.play(*marks("begin", 3, 5000, [1]), FOUND_B)
+    assert (table.living(), table.gaps()) == ({"a": 4, "b": 5, "gone": 3}, ["gap"])
+    table.play(*marks("end", 5, 5000, [1]))
+    assert (table.living(), table.gaps()) == ({"a": 4, "b": 5}, [])
+
+
+def test_a_snapshot_that_a_partition_has_only_begun_in_the_batch_has_not_ended() -> None:
+    """I9"""
+    table = of_a_topic_before()
+    table.play(*marks("begin", 3, 5000), FOUND_A, *marks("end", 5, 5000, [0]))
+    assert (table.living(), table.gaps()) == ({"a": 4, "b": 2, "gone": 3}, ["gap"])
+    table.play(FOUND_B, *marks("end", 5, 5000, [1]))
+    assert (table.living(), table.gaps()) == ({"a": 4, "b": 5}, [])
+
+
+def test_a_snapshot_that_was_met_in_the_middle_repairs_nothing_and_the_next_one_does() -> None:
+    """I9: whichever partition it was met in."""
+    for met, whole in (0, 1), (1, 0):
+        table = of_a_topic_before()
+        table.play(*marks("begin", 3, 5000, [whole]), *marks("end", 5, 5000))
+        table.play(*marks("end", 5, 5000, [met]))
+        assert (len(table.living()), table.gaps()) == (3, ["gap"])
+        table.play(*marks("begin", 6, 6000), *marks("end", 7, 6000))
+        assert (table.living(), table.gaps()) == ({}, [])

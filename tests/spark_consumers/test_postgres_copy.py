@@ -223,10 +223,10 @@ class TestTwoDrivers:
             def rows(self, *arguments: Any, **options: Any) -> Any:
                 self.swept += 1
                 if self.swept == 1:
-                    play(other, ORDERS, in_partition(1, mark(3, "end", 5000)))
+                    play(other, ORDERS, in_partition(1, mark(3, "end", 5000)), partitions=2)
                 return super().rows(*arguments, **options)
 
-        play(Overtaken(opened.database, opened.name, "orders"), ORDERS, mark(3, "end", 5000))
+        play(Overtaken(opened.database, opened.name, "orders"), ORDERS, mark(3, "end", 5000), partitions=2)
         assert running(other) == {}
         assert opened.select("id") == []
 

@@ -27,7 +27,7 @@ from spark_consumers.sinks.copy_table import GAPS, CopyTable
 from spark_consumers.sinks.faults import RowFault, TableFault
 from spark_consumers.sinks.postgres import PostgresDatabase
 from spark_consumers.sinks.postgres_copy import PostgresTable
-from tests.spark_consumers.batches import FOREVER, Batch, Published, change, layout, mark, read
+from tests.spark_consumers.batches import FOREVER, Batch, Published, change, end_of, layout, mark, read
 
 pytestmark = pytest.mark.services
 
@@ -49,7 +49,7 @@ class RefusingCopy:
     def play(self, layout: Layout, *changes: Published) -> None:
         batch: Any = Batch(changes)
         self.table.prepare(batch, {0: layout})
-        apply(batch, self.table, [each.head for each in changes], VerdictCounts())
+        apply(batch, self.table, [each.head for each in changes], VerdictCounts(), end_of(changes))
 
     def letters(self) -> list[int]:
         """Return the offsets of the new dead letters."""

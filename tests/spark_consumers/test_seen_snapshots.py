@@ -62,6 +62,19 @@ def test_a_snapshot_of_a_topic_that_was_replaced_does_not_run_any_more() -> None
         seen.begin("orders2", partition, "b", 1)
     assert seen.running == {"0": "b", "1": "b"}
     assert seen.accepts(0, 99)
-    assert not seen.is_last(0)
+    assert not seen.is_last(0, 200, "01")
     seen.end(0, 200)
-    assert seen.is_last(1)
+    assert seen.is_last(1, 200, "01")
+
+
+def test_a_snapshot_has_ended_once_every_partition_has_ended_it_or_a_later_one() -> None:
+    """I9: one that lags behind has not begun it, so nothing runs there; or it was met in the middle there."""
+    seen = SeenSnapshots()
+    for partition, as_of, is_last in (0, 100, False), (1, 100, False), (2, 100, True), (0, 200, False), (1, 150, False):
+        seen.begin("orders", partition, f"s{as_of}", as_of)
+        assert seen.is_last(partition, as_of, "012") is is_last
+        seen.end(partition, as_of)
+        seen = SeenSnapshots.from_json(seen.to_json())
+    seen.begin("orders", 2, "s150", 150)
+    assert seen.is_last(2, 150, "012")
+    assert not seen.is_last(2, 150, "0123")  # one that was added
