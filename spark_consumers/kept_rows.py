@@ -59,11 +59,14 @@ class KeptRows(Protocol):
         """Yield the rows of some keys. ``keys``: as texts, binary in base64; numbers without superfluous zeros."""
 
     def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
-        """Return how many changes occur more than once, and examples of their event ids and keys."""
+        """Return how many changes, except READs, occur more than once, and examples of their event ids and keys."""
         return 0, []
 
     def counted(self, event_ids: Sequence[str], since: float) -> Mapping[str, int] | None:
-        """Return how many times each change is kept, None if only the newest is. ``since``: the oldest's commit."""
+        """Return how many times each change is kept, at most once for READs; None if only the newest is.
+
+        ``since``: the oldest's commit.
+        """
         return None
 
 

@@ -61,7 +61,7 @@ with spark() as session:
     log = (
         log.where((number != "6") | number.isNull())
         .withColumn("new", F.expr("replace(new, 'v7', 'vX')"))
-        .unionAll(log.where(number == "5").limit(1))
+        .unionAll(log.where((number == "5") & (F.col("operation") != "READ")).limit(1))
         .unionAll(extra.withColumn("key", F.expr("replace(key, '3', '77')")))
     )
     log.write.format("delta").mode("overwrite").save("FOLDER/log")
