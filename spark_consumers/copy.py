@@ -274,6 +274,12 @@ def apply(
     batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts, end: Offsets
 ) -> None:
     """Apply the changes of a batch to their table, which is prepared for them. ``end``: of the batch."""
+    topics = {change.place.topic for change in changes}
+    if len(topics) > 1:  # I7: an image is known by its partition and offset
+        for topic in sorted(topics, key=lambda topic: (table.is_present(topic), topic)):
+            of_topic = [change for change in changes if change.place.topic == topic]
+            apply(batch.where(f"topic = {delta.literal(topic)}"), table, of_topic, counts, end)
+        return
     keyed = [change for change in changes if change.operation is not Operation.TRUNCATE and change.mark is None]
     if any(change.snapshot is not None for change in changes):
         table.tombstones.load(batch)

@@ -77,6 +77,10 @@ class CopyTable:
         if not present.items() <= known.items():
             self.target.set_property(batch, TOPIC_IDS, json.dumps({**known, **present}))
 
+    def is_present(self, topic: str) -> bool:
+        """Whether a topic is the one that the config names for the table. Older brokers do not tell."""
+        return topic in self._topic_ids()
+
     def noted_gaps(self, batch: DataFrame) -> Sequence[LostChanges] | None:
         """Return the gaps that no snapshot has repaired, or None if there never were any."""
         noted = self.target.properties(batch).get(GAPS) if self.target.exists(batch) else None

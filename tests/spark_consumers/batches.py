@@ -79,7 +79,8 @@ class Batch:
         self.changes = changes
 
     def where(self, condition: str) -> Batch:
-        return self
+        topic = condition.removeprefix("topic = ")
+        return self if topic == condition else Batch([c for c in self.changes if topic == f"'{c.head.place.topic}'"])
 
     def select(self, *columns: str) -> Batch:
         return self

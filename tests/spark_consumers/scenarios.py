@@ -128,6 +128,12 @@ def keys_of_every_type_are_found_again(table: CopyInTest) -> None:
     assert table.rows("note", "_relay_deleted", deleted=True) == [(None, True)]
 
 
+def rows_of_two_topics_of_the_table_have_their_own_values(table: CopyInTest) -> None:
+    """I7: the topic of a table was changed before the one before was read to its end."""
+    table.play(ORDERS, order(7, 1, "a", topic="shop.before"), order(7, 2, "b"), order(8, 3, "c", topic="shop.before"))
+    assert table.rows("id", "note") == [(1, "a"), (2, "b"), (3, "c")]
+
+
 def a_new_column_is_added_and_a_dropped_one_stays(table: CopyInTest) -> None:
     table.play(ORDERS, order(1, 1, "a"), order(2, 2, "b"))
     changed = layout({"id": "int"}, {"id": "int", "total (net)": "decimal(10,2)"})
@@ -359,6 +365,7 @@ SCENARIOS: dict[str, Callable[[CopyInTest], None]] = {
         rows_are_inserted_updated_and_deleted_with_their_tokens,
         values_are_exact,
         keys_of_every_type_are_found_again,
+        rows_of_two_topics_of_the_table_have_their_own_values,
         a_new_column_is_added_and_a_dropped_one_stays,
         a_wider_column_is_widened,
         a_column_of_another_type_continues_beside_the_earlier_one,

@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from relay.change import REDRIVEN, UNDECODED
-from spark_consumers.fold import StoredRow
+from relay.token import EventToken
+from spark_consumers.copy import apply
+from spark_consumers.fold import StoredRow, VerdictCounts
 from spark_consumers.gaps import LostChanges, from_json
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.sinks.copy_table import GAPS, CopyTable
 from spark_consumers.sinks.target import Item, Key, SelectedRows, TargetTable, Write, Written, images
-from tests.spark_consumers.batches import FOREVER, Published, change, layout, mark, play, read
+from tests.spark_consumers.batches import FOREVER, Batch, Published, change, end_of, layout, mark, play, read
 
 ORDERS = layout({"id": "string"}, {"id": "string", "n": "int"})
 
@@ -170,3 +172,21 @@ def test_a_snapshot_that_was_met_in_the_middle_repairs_nothing_and_the_next_one_
         assert (len(table.living()), table.gaps()) == (3, ["gap"])
         table.play(*marks("begin", 6, 6000), *marks("end", 7, 6000))
         assert (table.living(), table.gaps()) == ({}, [])
+
+
+def test_rows_of_two_topics_of_a_table_have_their_own_values() -> None:
+    """I7: the topic of the table was changed before the one before was read to its end."""
+    table = InMemoryTable()
+    table.play(change(7, ["a"], {"n": 1}, topic="shop.before"), change(7, ["b"], {"n": 2}))
+    assert table.living() == {"a": 1, "b": 2}
+
+
+def test_the_topic_that_has_left_the_config_is_applied_before_the_present_one() -> None:
+    """I7: where the order of two tokens is unknown, the later change counts."""
+    token = EventToken(1007, "shop/shop/-80", "MariaDB/0-1-7")
+    changes = change(7, ["a"], {"n": 1}, topic="shop.z"), change(7, ["a"], {"n": 2}, topic="shop.a", token=token)
+    for present, expected in ("shop.a", 2), ("shop.z", 1):
+        table, batch, counts = InMemoryTable(), Batch(changes), VerdictCounts()
+        copied = CopyTable(table, FOREVER, lambda present=present: {present: "id"})  # type: ignore[misc]
+        apply(batch, copied, [each.head for each in changes], counts, end_of(changes))  # type: ignore[arg-type]
+        assert (table.living(), counts.unknown) == ({"a": expected}, 1)
