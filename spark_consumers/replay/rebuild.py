@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from relay.avro.registry import open_schemas
-from relay.change import MARK
+from relay.change import MARK, REDRIVEN
 from relay.config import Config
 from relay.config.value_types import iso_time
 from relay.errors import ConfigError, RelayError
@@ -226,9 +226,10 @@ class _Replay:
         return self._decoder().changes(self._between(begin, end))
 
     def _marks(self) -> list[bounds.Mark]:
-        mark = F.try_element_at("attributes", F.lit(MARK))
+        mark, redriven = (F.try_element_at("attributes", F.lit(name)) for name in (MARK, REDRIVEN))
         changes = self._changes(self.state.start, self.state.end)
-        found = changes.where((F.col("status") == DecodeStatus.CHANGE) & mark.isin("begin", "end"))
+        is_mark = mark.isin("begin", "end") & redriven.isNull()  # the copy ignores one that is sent again
+        found = changes.where((F.col("status") == DecodeStatus.CHANGE) & is_mark)
         return [tuple(row) for row in found.select("topic", "partition", "offset", "snapshot_id", mark).collect()]
 
     def outcome(self) -> ReplayOutcome:

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
-from relay.change import Change, Operation
+from relay.change import REDRIVEN, UNDECODED, Change, Operation
 from relay.config import load
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets
@@ -371,10 +371,13 @@ def test_a_place_inside_another_one_is_refused(topic: Topic, into: str) -> None:
 
 
 def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topic, database_url: str) -> None:
-    """I9: what was removed is not in the target, and nobody would know."""
+    """I9: what was removed is not in the target, and nobody would know. Marks that are sent again are no snapshot."""
     topic.set_copy_url(database_url)
     as_of = 1_700_000_000 + 200
-    topic.publish([*history([1]), line(1)])
+    late = [mark("begin", as_of), mark("end", as_of)]
+    for one in late:
+        one.attributes = {**one.attributes, REDRIVEN: UNDECODED}
+    topic.publish([*history([1]), line(1), *late])
     remove_beginning(topic)
     for kind, into in (("copy", "schema:partial"), ("log", f"file://{topic.folder}/log-partial")):
         with pytest.raises(AssertionError, match=r"\[1\] begins at offset 4, 20"):
