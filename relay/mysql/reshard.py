@@ -28,6 +28,7 @@ from relay.mysql_dialect.catalog import quoted
 from relay.records import ReshardJournal, ShardCheckpoint
 
 _RETRY = 1.0  # seconds between two checks of targets that are not ready
+_PATIENCE = 60.0  # seconds until a position that this shard has not reached is reported
 
 # States of Vitess' workflows that copy rows or replicate nothing; and that may commit several transactions as one.
 _NOT_READY, _RUNNING = ("init", "copying", "error"), "running"
@@ -167,8 +168,16 @@ class HandoverCheck:
             if (reason := self._connecting.trouble or self._waits_for) is not None:
                 raise Unavailable(reason)
             return None
-        if not all(executed.contains(each) for each in (*targets.replicated, *targets.running)):
-            return None  # this shard is read until it reaches that position
+        if ahead := [each.position for each in targets.replicated if not executed.contains(each)]:
+            # This shard is read until it reaches them. It never reaches the position of another database's shard.
+            if self._clock() < self._ask_at + _PATIENCE:
+                return None
+            self._targets = None
+            self._waits_for = (
+                f"{self._checkpoints} of a shard that replaces {self.shard} has the position {ahead[0]}, which was not "
+                f"read here yet: if a row for shard {self.shard} is not of this reshard, remove it"
+            )
+            raise Unavailable(self._waits_for)
         if not all(each.contains(executed) for each in targets.running):
             # I3: some of the transactions that are committed as one after this may have been read here.
             self._targets = None
@@ -193,7 +202,7 @@ class HandoverCheck:
         self._ask_at = self._clock() + _RETRY
         try:
             found = self._ask(reshard)
-        except Unavailable as error:
+        except RelayError as error:  # I12: the parent is read meanwhile
             self._waits_for = str(error)
             _close(self._servers)
             self._servers = {}
@@ -215,7 +224,7 @@ class HandoverCheck:
             # In this order: what the target applies from now on comes after its own position.
             positions[target] = server.executed().position
             rows = self._rows(server, target)
-            replicated.append(reduce(common, (row.position for row in rows)))
+            replicated += [row.position for row in rows]  # I1: each has skipped what is before its own
             running += [row.position for row in rows if row.state.lower() == _RUNNING]
         return _Targets(reshard, positions, replicated, running)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -104,25 +105,33 @@ def test_a_target_starts_at_the_earliest_position_of_its_parents() -> None:
 
 
 class Target(FakeServer):
-    """A target of a reshard. ``position``: of the shard ``-``, in the row of its replication, which is Running."""
+    """A target of a reshard. ``position``: of the shard ``-``, in the row of its replication, which is ``state``.
 
-    def __init__(self, position: str) -> None:
+    ``others``: the other rows of its checkpoint table.
+    """
+
+    def __init__(self, position: str, state: str = "Running", *others: Mapping[str, object]) -> None:
         super().__init__("target", f"{B}:1-9")
         self.position = position
+        self.state = state
+        self.others = others
 
     def named_rows(self, statement: str) -> Sequence[Mapping[str, object]]:
         if statement.startswith("SELECT *"):
-            return [{"source_shard": "-", "pos": self.position, "state": "Running"}]
+            return [{"source_shard": "-", "pos": self.position, "state": self.state}, *self.others]
         return super().named_rows(statement)
+
+    def check(self, clock: Callable[[], float] = time.monotonic) -> HandoverCheck:
+        """Return the check of the shard ``-``, with this as all its targets."""
+        listed = ("-", "-80", "80-")
+        return HandoverCheck("-", lambda: listed, lambda _: self, CheckpointTable.named("r.t"), clock=clock)
 
 
 def test_a_shard_does_not_hand_over_in_the_middle_of_what_a_running_replication_groups() -> None:
     """I3: some of the transactions that it commits as one after this would have been published here."""
     now = 1000.0
     target = Target(f"MySQL56/{A}:1-5")
-    check = HandoverCheck(
-        "-", lambda: ("-", "-80", "80-"), lambda shard: target, CheckpointTable.named("r.t"), clock=lambda: now
-    )
+    check = target.check(lambda: now)
     with pytest.raises(Unavailable, match="the replication from shard - is running"):
         check(parse(f"{A}:1-7"))
     target.position = f"MySQL56/{A}:1-7"
@@ -130,6 +139,50 @@ def test_a_shard_does_not_hand_over_in_the_middle_of_what_a_running_replication_
     handover = check(parse(f"{A}:1-7"))
     assert handover is not None
     assert handover.targets == {"-80": f"MySQL56/{B}:1-9", "80-": f"MySQL56/{B}:1-9"}
+
+
+def test_a_shard_hands_over_once_it_has_read_the_positions_of_all_rows_for_it() -> None:
+    """I1: an old workflow's row says nothing about what another replication has already applied."""
+    old = {"source_shard": "-", "pos": f"MySQL56/{A}:1-2", "state": "Stopped"}
+    check = Target(f"MySQL56/{A}:1-9", "Stopped", old).check()
+    assert decided(check, f"MySQL56/{A}:1-8") is None
+    assert decided(check, f"MySQL56/{A}:1-9") is not None
+
+
+def test_a_shard_waits_for_a_row_that_it_never_reaches_and_says_so_until_the_row_is_removed() -> None:
+    """I1, I12: the row of another database's shard with the same name."""
+    now = 1000.0
+    target = Target(f"MySQL56/{A}:1-5", "Stopped", {"source_shard": "-", "pos": "MariaDB/7-9-10", "state": "Stopped"})
+    check = target.check(lambda: now)
+    assert decided(check, f"MySQL56/{A}:1-5") is None
+    now += 3600
+    with pytest.raises(
+        Unavailable, match=r"r\.t of a shard that replaces - has the position MariaDB/7-9-10, .* remove"
+    ):
+        check(parse(f"{A}:1-5"))
+    target.others = ()
+    assert decided(check, f"MySQL56/{A}:1-5") is not None
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        ({"source_shard": "zz", "pos": "FilePos/mysql-bin.000001:4"}, "the position of shard zz is not a GTID set"),
+        ({"id": 1, "checked": "x"}, "has the columns id, checked"),
+    ],
+)
+def test_a_shard_is_read_on_although_the_checkpoint_table_has_a_row_that_cannot_be_read(
+    other: Mapping[str, object], reason: str
+) -> None:
+    """I12: the rows may belong to replications that have nothing to do with the shard."""
+    now = 1000.0
+    target = Target(f"MySQL56/{A}:1-5", "Stopped", other)
+    check = target.check(lambda: now)
+    with pytest.raises(Unavailable, match=reason):
+        check(parse(f"{A}:1-5"))
+    target.others = ()
+    now += 3600
+    assert decided(check, f"MySQL56/{A}:1-5") is not None
 
 
 # ---------------------------------------------------------------------- on real servers
