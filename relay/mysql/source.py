@@ -178,8 +178,8 @@ class MySQLSource(SqlSource):
         return BinlogPosition.from_json(start)
 
     def _head(self, shard: str) -> str:
-        """Return the position of a shard's primary, or of the first other server that answers."""
-        with closing(self._servers(shard).primary() or self._first_server(shard)) as server:
+        """Return the position of a shard's primary, or of the first other server that can be read."""
+        with closing(self._servers(shard).primary() or self._first_server(shard, verified=True)) as server:
             return server.executed().position
 
     def _since(self, shard: str, since: float) -> str:
@@ -187,6 +187,7 @@ class MySQLSource(SqlSource):
         for address in self._addresses(shard):
             try:
                 with closing(self._connect(address)) as server:
+                    self._verify(server)  # I1: its binlogs may lack what it replicates
                     return executed_before(server, since).position
             except TooOld as error:
                 problems.append(f"the binlogs of {address} begin at {iso_time(error.oldest)}")

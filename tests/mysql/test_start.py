@@ -22,6 +22,8 @@ from relay.source import Opening, Page
 from relay.stream.progress import resume_timestamp
 from tests.mysql.kept_binlogs import purge_binlogs
 from tests.mysql.reading import connected, session
+from tests.mysql.scripted import SETTINGS, Scripted, running
+from tests.mysql.scripted_binlogs import HEAD, A
 from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
 
 DATABASE = "orders"
@@ -142,6 +144,16 @@ def test_a_statement_that_runs_for_seconds_in_an_idle_shard_is_not_before_the_ti
     assert checkpoint.position == {"gtid": before.position}, "the statement had not ended"
     with connected(mariadb) as connection:
         assert before.contains(executed_before(connection, resume_timestamp({"-": checkpoint})))
+
+
+@pytest.mark.parametrize("start", ["current", "2023-11-14T22:13:20Z"])
+def test_a_server_that_does_not_log_what_it_replicates_says_nothing_about_where_reading_begins(start: str) -> None:
+    """I1: all that it has executed counts as purged, so it would seem to be older than any time."""
+    settings = {**SETTINGS, "read_only": "ON", "log_replica_updates": "OFF"}
+    with running(Scripted(HEAD, settings, executed=f"{A}:1-12")) as replica:
+        source = MySQLSource(config("shop", {"-": [f"127.0.0.1:{replica.port}"]}, start=start))
+        with pytest.raises(Unavailable, match="it does not log what it replicates"):
+            source.starting_points(source.shards())
 
 
 @services
