@@ -50,9 +50,9 @@ class KnownTables:
         self.wanted = wanted or (lambda _database, _table: layout is not None)
         self.relayed = relayed or self.wanted
         self.by_map: dict[bytes, KnownTable | None] = {}
-        # The tables without a key that are treated as unrelayed, and those that had a key in this stream.
+        # The tables without a key that are treated as unrelayed, and the last layouts of those that had a key.
         self._keyless: dict[str, LostKey] = {}
-        self._keyed: set[str] = set()
+        self._keyed: dict[str, Table] = {}
         self._scanner = scanner
         self._is_mariadb = is_mariadb
 
@@ -71,9 +71,10 @@ class KnownTables:
                 raise
             known, self._keyless[name] = None, lost
         if known is not None:
-            self._keyed.add(name)
-            if name in self._keyless:
+            # I8: an earlier layout that returns is asked for again, because the next one is compared with it.
+            if name in self._keyless or self._keyed.get(name, known.table) is not known.table:
                 self._forget()
+            self._keyed[name] = known.table
         self.by_map[raw] = known
         if self._scanner is not None:
             self._scanner.know(raw, None if known is None else (known, known.decoder.width))

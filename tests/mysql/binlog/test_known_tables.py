@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 import pytest
 
+from relay.errors import RelayError
+from relay.mysql import relayed_tables
 from relay.mysql.binlog.events import BinlogPlace
 from relay.mysql.binlog.known_tables import KnownTables
 from relay.mysql_dialect.layout_cache import LostKey, SkippedTables
 from relay.mysql_dialect.tables import Table, lay_out
 from relay.table import Column
-from tests.mysql.encoder import table_map
-from tests.mysql.scripted_binlogs import COLUMNS
+from tests.mysql.encoder import ColumnType, table_map
+from tests.mysql.scripted_binlogs import COLUMNS, INT
+from tests.mysql.shards import config
 
 PLACE = BinlogPlace("server", "file", 4, "")
 BARE, KEYED = (table_map(7, "shop", "t", COLUMNS, keys)[8:] for keys in ((), (0,)))
@@ -67,3 +71,21 @@ def test_a_table_without_a_key_is_lost_after_rows_with_a_key_that_are_not_publis
     with pytest.raises(LostKey):
         layouts.meets(BARE)
     assert layouts.meets(KEYED)
+
+
+def test_a_protected_column_that_was_dropped_and_added_again_cannot_be_renamed_unnoticed() -> None:
+    """I8: its values would be published in clear."""
+    text = ColumnType(15, struct.pack("<H", 100), bytes, collation=255)
+    protected, dropped, renamed = (
+        table_map(7, "shop", "t", [("id", INT), *((name, text) for name in names)])[8:]
+        for names in (["email"], [], ["mail"])
+    )
+    layouts = relayed_tables.Layouts(
+        config("shop", {"-": ["db1:3306"]}, tables=["t"], protect={"t": {"email": "mask"}})
+    )
+    tables = KnownTables(layouts, layouts.wanted, layouts.is_relayed, layouts.spares, None, is_mariadb=False)
+    for raw in (protected, dropped, protected):
+        if raw not in tables.by_map:
+            tables.learn(raw, PLACE)
+    with pytest.raises(RelayError, match="no longer has column email, which `protect` names"):
+        tables.learn(renamed, PLACE)
