@@ -150,11 +150,11 @@ class TableDescription:
     def primary(self) -> tuple[str, ...]:
         return next((index.columns for index in self.indexes if index.name == PRIMARY), ())
 
-    def definition(self) -> Definition:
-        """Return its columns and key as the binlog has them. Raises ValueError for a type that cannot be carried."""
+    def definition(self, table: str) -> Definition:
+        """Return its columns and key as the binlog has them. Raises ``NotCarried``, which names ``table``."""
         found = Definition.of({name: kind for name, kind, *_ in self.columns}, self.primary)
         if found.problem:
-            raise ValueError(f"the table {found.problem}")
+            raise NotCarried(f"the table {table} {found.problem}")
         return found
 
 

@@ -241,7 +241,7 @@ class ChunkReader:
                 if not found.columns:
                     log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
                     return self._page([], 0, 0, begun, None, finished=True)
-                definition = found.definition()
+                definition = found.definition(f"{self._config.database}.{self.table}")
                 table = self._layouts(self._config.database, self.table, definition.columns, definition.primary)
                 if table is None:  # I7: the table exists, and ending here would delete its unread rows from copies
                     raise Unavailable(f"source {self._config.name}: table {self.table} cannot be read any more")

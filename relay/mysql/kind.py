@@ -71,7 +71,7 @@ class _TableInShard:
         described = describe(server, source.config.database, table)
         if not described.columns:
             raise RelayError(f"source {source.name}: {server.account.address} has no table {table}")
-        definition = described.definition()
+        definition = described.definition(f"{source.config.database}.{table}")
         layout = source.layouts(source.config.database, table, definition.columns, definition.primary)
         if layout is None:
             raise RelayError(f"source {source.name}: the table {table} is not relayed: list it in `tables`")

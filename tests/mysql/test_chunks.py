@@ -8,7 +8,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.mysql.binlog.events import Rows
-from relay.mysql.chunks import ChunkQuery, limit_for
+from relay.mysql.chunks import ChunkQuery, TableDescription, limit_for
 from relay.mysql.database_snapshots import describe
 from relay.mysql.errors import NotCarried
 from tests.mysql.chunk_reads import prepared, read_all
@@ -39,7 +39,7 @@ def test_a_row_has_the_same_values_by_a_select_and_by_an_update_in_the_binlog(se
         assert updated is not None
         for name, value, same in zip(logged.names, row, updated, strict=True):
             assert repr(value) == repr(same), name
-    assert tuple(found.definition().columns) == logged.schema.row
+    assert tuple(found.definition("t").columns) == logged.schema.row
 
 
 def test_every_row_is_read_once_in_chunks_of_any_size_whatever_its_key(server: Any, unique: str) -> None:
@@ -74,6 +74,14 @@ def test_a_table_with_a_year_of_two_digits_is_refused_by_its_column(mariadb: Any
             RelayError, match=r"short cannot be read: column y: SELECT prints two digits of a YEAR\(2\)"
         ):
             ChunkQuery(unique, "short", describe(connection, unique, "short"))
+
+
+@pytest.mark.parametrize("kind", ["datetime /* mariadb-5.3 */", "xmltype"])
+def test_a_table_with_a_column_that_cannot_be_relayed_is_refused_by_its_name_and_column(kind: str) -> None:
+    """I8, I12: not by an error that ends the other sources as well."""
+    found = TableDescription((("id", "int(11)", None, None), ("x", kind, None, None)), ())
+    with pytest.raises(NotCarried, match=r"the table shop\.t cannot be .* its column x"):
+        found.definition("shop.t")
 
 
 def test_text_that_is_not_a_character_is_refused_with_its_key_and_column(mariadb: Any, unique: str) -> None:

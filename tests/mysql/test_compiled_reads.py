@@ -72,7 +72,7 @@ def packet(values: Sequence[bytes | None]) -> bytes:
 def laid_out(kinds: Sequence[str], keys: int) -> tuple[Table, ChunkQuery]:
     columns = tuple((f"c{at}", kind, VALUES[kind][0], None) for at, kind in enumerate(kinds))
     found = TableDescription(columns, (UniqueIndex(PRIMARY, tuple(Part(f"c{at}") for at in range(keys))),))
-    definition = found.definition()
+    definition = found.definition("t")
     return lay_out("s", "t", definition.columns, definition.primary), ChunkQuery("d", "t", found)
 
 
