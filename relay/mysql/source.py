@@ -286,9 +286,12 @@ class MySQLSource(SqlSource):
         def wanted(database: str, table: str) -> bool:
             return self._checkpoints.matches(database, table) or self.layouts.wanted(database, table)
 
+        def relayed(database: str, table: str) -> bool:  # I12: a statement about another table stops no shard
+            return self._checkpoints.matches(database, table) or self.layouts.is_relayed(database, table)
+
         def open_events(server: ServerConnection, executed: GtidSet) -> EventStream:
             def open_at(start: GtidSet) -> EventStream:
-                return BinlogEvents(server, start, layout, wanted, spares=self.layouts.spares)
+                return BinlogEvents(server, start, layout, wanted, relayed=relayed, spares=self.layouts.spares)
 
             return ReplicatedEvents(ended, self._checkpoints, executed, open_at, self.layouts, own=server.identity)
 

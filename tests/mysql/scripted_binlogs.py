@@ -9,7 +9,7 @@ from typing import Any
 
 from relay.gtid import parse
 from relay.mysql import connection
-from relay.mysql.binlog.events import Commit, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import Commit, EventStream, Rows, Statement, TransactionBegin
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql_dialect.tables import Table, lay_out
 from tests.mysql.encoder import (
@@ -70,7 +70,7 @@ def reading_events(
         yield stream, scripted
 
 
-def read_commits(stream: BinlogEvents, commits: int) -> list[Any]:
+def read_commits(stream: EventStream, commits: int) -> list[Any]:
     """Return the events up to so many commits."""
     found: list[Any] = []
     while sum(isinstance(each, Commit) for each in found) < commits:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
+from relay.mysql.errors import NotCarried
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents, last_added
 from relay.mysql.relayed_tables import Layouts
+from relay.mysql.source import MySQLSource
 from relay.mysql_dialect.tables import lay_out
 from relay.table import Column
+from tests.mysql.encoder import event, gtid, query
+from tests.mysql.scripted import Scripted
+from tests.mysql.scripted_binlogs import GTID, HEAD, QUERY, connected_to, read_commits
+from tests.mysql.scripted_binlogs import A as SERVER
 from tests.mysql.shards import config
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -209,3 +217,18 @@ def test_the_last_of_the_transactions_between_two_positions() -> None:
     assert last_added(parse(f"{A}:1-9"), parse(f"{A}:1-5")) == f"{A}:9"
     assert last_added(parse("MariaDB/0-1-9,1-1-3"), parse("MariaDB/0-1-9,1-1-2")) == "1-1-3"
     assert last_added(parse("MariaDB/0-1-9"), None) == "0-1-9"
+
+
+@pytest.mark.parametrize(("table", "is_refused"), [("bare", False), ("t", True), ("moved", True)])
+def test_only_statements_about_relayed_tables_and_checkpoints_stop_a_target(table: str, is_refused: bool) -> None:
+    """I3, I12: the table `bare` is left out."""
+    source = MySQLSource(config("shop", {"-": ["db1:3306"]}, reshard_checkpoint_table="shop.moved"))
+    source.layouts.skipped.skip("bare", "has no primary key", lacks_key=True)
+    statement = query(f"ALTER TABLE {table} DROP PARTITION p".encode())
+    script = Scripted([*HEAD, event(GTID, gtid(SERVER, 10)), event(QUERY, statement)], executed=f"{SERVER}:1-10")
+    with connected_to(script) as server, closing(source._open_replicated({})(server, parse(f"{SERVER}:1-9"))) as stream:
+        if is_refused:
+            with pytest.raises(NotCarried, match=f"removes or replaces rows of shop.{table}"):
+                read_commits(stream, 1)
+        else:
+            read_commits(stream, 1)
