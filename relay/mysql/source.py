@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from relay.config import MySQLConfig
@@ -17,12 +17,13 @@ from relay.keyrange import KeyRange
 from relay.mysql import connection
 from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.events import EventStream
-from relay.mysql.binlog.files import TooOld, executed_before
+from relay.mysql.binlog.files import TooOld, Unlogged, executed_before
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
 from relay.mysql.database_snapshots import ROWS, DatabaseSnapshots
 from relay.mysql.filters import require_unfiltered, warn_of_filters
+from relay.mysql.gtids import common
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
@@ -42,6 +43,10 @@ from relay.table import Column, TableSchema
 
 log = logging.getLogger(__name__)
 
+_UNCERTAIN = (
+    "source %s: shard %s is read from %s on as if transactions without a known time were older: %s. If they are not, "
+    "the relay does not publish them: take a snapshot"
+)
 _FIRST_EVENT = 5.0  # seconds within which a server sends the beginning of its binlog, or refuses to
 
 
@@ -183,8 +188,8 @@ class MySQLSource(SqlSource):
             return server.executed().position
 
     def _since(self, shard: str, since: float) -> str:
-        problems = []
-        for address in self._addresses(shard):
+        problems, uncertain, addresses = list[str](), list[GtidSet](), self._addresses(shard)
+        for address in addresses:
             try:
                 with closing(self._connect(address)) as server:
                     self._verify(server)  # I1: its binlogs may lack what it replicates
@@ -193,6 +198,10 @@ class MySQLSource(SqlSource):
                 problems.append(f"the binlogs of {address} begin at {iso_time(error.oldest)}")
             except Unavailable as error:
                 problems.append(str(error))
+                uncertain += [error.executed] if isinstance(error, Unlogged) else []
+        if uncertain and len(uncertain) == len(addresses):  # I1: otherwise another server may have the transactions
+            log.warning(_UNCERTAIN, self.name, shard, iso_time(since), "; ".join(problems))
+            return reduce(common, uncertain).position
         raise Unavailable(
             f"source {self.name}: shard {shard} cannot be read from {iso_time(since)}: {'; '.join(problems)}"
         )

@@ -36,7 +36,8 @@ class Scripted:
     """``events``: sent in answer to a dump command. ``ends``: a last packet; without one the server is silent then.
 
     ``asked``: the dump commands received. ``chunk``: bytes sent at a time. ``challenges``: packets sent one after the
-    other in answer to the login, which is rejected then; ``told``: the login and what the client answered.
+    other in answer to the login, which is rejected then; ``told``: the login and what the client answered. ``purged``:
+    its ``gtid_purged``; None for all that it has executed.
 
     ``context``: of a server that takes TLS only. ``passes``: says whether a clear-text password is right; the
     server asks for one then, as RDS does. ``answers``: packets in answer to statements, after ``rows_before``.
@@ -45,6 +46,7 @@ class Scripted:
     events: Sequence[bytes] = ()
     settings: dict[str, str] = field(default_factory=lambda: dict(SETTINGS))
     executed: str = ""
+    purged: str | None = None
     ends: bytes | None = None
     hangs_up: bool = False
     chunk: int = 1 << 20
@@ -119,7 +121,8 @@ class Scripted:
             wanted = set(re.findall(r"'(\w+)'", sql))
             rows = [[name, value] for name, value in self.settings.items() if name in wanted]
         elif "gtid_executed" in sql or "gtid_purged" in sql:
-            rows = [[self.executed, f"{self.clock():.6f}"]]
+            purged = self.executed if self.purged is None else self.purged
+            rows = [[purged if "gtid_purged" in sql else self.executed, f"{self.clock():.6f}"]]
         elif "@@timestamp" in sql:
             rows = [[f"{self.clock():.6f}"]]
         elif sql.startswith("SHOW BINARY LOGS"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
 
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.mysql.binlog.files import executed_before
+from relay.mysql.binlog.files import TooOld, Unlogged, executed_before
 from relay.mysql.queries import TokenQueries
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.roles import role_of
@@ -24,7 +25,7 @@ from tests.mysql.group import require_group_replication
 from tests.mysql.orders import DATABASE, SELECT, opened, put, wait_for, watch
 from tests.mysql.reading import connected
 from tests.mysql.server import MySQL
-from tests.mysql.shards import open_at, read_to_head, read_until, resume, short, source_of
+from tests.mysql.shards import begin, open_at, read_to_head, read_until, resume, short, source_of
 from tests.reads import read_page, reason
 from tests.waiting import wait_until
 
@@ -189,14 +190,23 @@ def test_what_follows_a_reset_after_which_the_server_got_its_executed_set_back_i
 
 
 def test_a_time_is_found_although_transactions_were_added_to_gtid_purged(primary: MySQL) -> None:
-    """A server that was set up from a dump has executed what none of its binlogs has, and no stream starts without."""
+    """I1: a server that was set up from a dump has executed what none of its binlogs has, and no stream starts without.
+
+    No binlog says when that was, and the transactions may be newer than a time before all binlogs.
+    """
     put(primary, 1)
     before = parse(primary.gtid)
     primary.execute(f"SET GLOBAL gtid_purged = '+{GROUP}:1-7'")
-    loaded = parse(f"{GROUP}:1-7")
+    primary.execute("FLUSH BINARY LOGS")
+    later = time.time() + 60
     with connected(primary) as server:
-        assert executed_before(server, time.time() + 60) == before | loaded
-        assert executed_before(server, time.time() - 86400) == loaded
+        with pytest.raises(Unlogged) as raised:
+            executed_before(server, later)
+        assert raised.value.executed == before | parse(f"{GROUP}:1-7")
+        with pytest.raises(TooOld):
+            executed_before(server, time.time() - 86400)
+    start = datetime.fromtimestamp(later, UTC).isoformat()
+    assert begin(source_of(DATABASE, primary, start=start)) == {"-": {"gtid": f"MySQL56/{primary.gtid}"}}
 
 
 def test_what_waits_for_semi_synchronous_replicas_is_not_lost(kind: type[MySQL]) -> None:

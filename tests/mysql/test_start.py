@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,10 +20,12 @@ from relay.records import Shard, ShardCheckpoint, ShardState
 from relay.services.mariadb import MariaDB
 from relay.source import Opening, Page
 from relay.stream.progress import resume_timestamp
+from tests.listening import NOBODY
+from tests.mysql.encoder import event, format_description, gtid, previous_gtids, query, rotate
 from tests.mysql.kept_binlogs import purge_binlogs
 from tests.mysql.reading import connected, session
 from tests.mysql.scripted import SETTINGS, Scripted, running
-from tests.mysql.scripted_binlogs import HEAD, A
+from tests.mysql.scripted_binlogs import GTID, HEAD, QUERY, XID, A
 from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
 
 DATABASE = "orders"
@@ -153,6 +155,68 @@ def test_a_server_that_does_not_log_what_it_replicates_says_nothing_about_where_
     with running(Scripted(HEAD, settings, executed=f"{A}:1-12")) as replica:
         source = MySQLSource(config("shop", {"-": [f"127.0.0.1:{replica.port}"]}, start=start))
         with pytest.raises(Unavailable, match="it does not log what it replicates"):
+            source.starting_points(source.shards())
+
+
+def with_purged(last: int, *, logged: bool = False) -> Scripted:
+    """Return a server of transactions 1 to 12, the last three of different times, with those up to ``last`` purged.
+
+    ``logged``: whether it had those in its binlogs. Otherwise they were loaded from a dump.
+    """
+    events = [rotate("binlog.000001"), format_description()]
+    events.append(event(35, previous_gtids(*[(A, 1, last)] if logged else []), 0))
+    for number in range(last + 1, 13):
+        at = 1_700_000_000 + 100 * (number - 10)
+        events += [event(GTID, gtid(A, number), at), event(QUERY, query(b"BEGIN"), at), event(XID, bytes(8), at)]
+    return Scripted(events, executed=f"{A}:1-12", purged=f"{A}:1-{last}")
+
+
+@pytest.mark.parametrize(
+    ("servers", "expected", "is_certain"),
+    [
+        ([with_purged(9, logged=True)], 10, True),
+        ([with_purged(11), with_purged(9, logged=True)], 10, True),
+        ([with_purged(11), with_purged(9)], 10, False),
+        ([with_purged(11)], 11, False),
+    ],
+)
+def test_the_position_at_a_time_is_taken_from_a_server_that_has_logged_what_came_before(
+    servers: list[Scripted],
+    expected: int,
+    is_certain: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """I1: transactions that were loaded from a dump may be newer than the time. Then another server has them."""
+    monkeypatch.setattr(MySQLSource, "_verify", lambda *_: None)
+    with ExitStack() as stack:
+        addresses = [f"127.0.0.1:{stack.enter_context(running(server)).port}" for server in servers]
+        source = MySQLSource(config("shop", {"-": addresses}, start="2023-11-14T22:14:00Z"))
+        assert source.starting_points(source.shards()).shards == {"-": {"gtid": f"MySQL56/{A}:1-{expected}"}}
+        assert ("as if transactions without a known time were older" in caplog.text) is not is_certain
+
+
+def test_a_time_is_refused_if_a_server_that_does_not_answer_may_have_what_was_loaded_into_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I1."""
+    monkeypatch.setattr(MySQLSource, "_verify", lambda *_: None)
+    with running(with_purged(11)) as server:
+        shards = {"-": [f"127.0.0.1:{server.port}", NOBODY]}
+        source = MySQLSource(config("shop", shards, start="2023-11-14T22:14:00Z"))
+        with pytest.raises(Unavailable, match=rf"{server.port} does not know the times of .*; {NOBODY}"):
+            source.starting_points(source.shards())
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_time_before_the_oldest_binlog_is_refused_also_if_what_came_before_was_loaded(
+    logged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1."""
+    monkeypatch.setattr(MySQLSource, "_verify", lambda *_: None)
+    with running(with_purged(9, logged=logged)) as server:
+        source = MySQLSource(config("shop", {"-": [f"127.0.0.1:{server.port}"]}, start="2020-01-01T00:00:00Z"))
+        with pytest.raises(Unavailable, match=f"the binlogs of 127.0.0.1:{server.port} begin at 2020-09-13"):
             source.starting_points(source.shards())
 
 

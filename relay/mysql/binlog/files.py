@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 
+from relay.errors import Unavailable
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.dump import FORMAT_DESCRIPTION, Dump
 from relay.mysql.binlog.events import GTID_LIST, PREVIOUS_GTIDS, SILENT, Commit, TransactionBegin
@@ -87,15 +88,30 @@ class TooOld(BinlogPurged):
         self.oldest = oldest
 
 
+class Unlogged(Unavailable):
+    """Transactions were added to the server's ``gtid_purged``, nobody knows when: it may lack some since then.
+
+    ``executed``: the position if all of them are older.
+    """
+
+    def __init__(self, address: str, executed: GtidSet) -> None:
+        super().__init__(f"{address} does not know the times of the transactions that were added to its `gtid_purged`")
+        self.executed = executed
+
+
 def executed_before(server: ServerConnection, since: float) -> GtidSet:
     """Return all that was executed before the first transaction since ``since`` (seconds); without one, all there is.
 
-    Raises ``TooOld`` if the binlogs of the server may lack transactions since then, and ``Unavailable``.
+    Raises ``TooOld`` or ``Unlogged`` if the binlogs of the server may lack transactions since then; ``Unavailable``.
     """
     wanted = int(since)  # binlogs store whole seconds
     # Transactions added to `gtid_purged` are in no file. Ask for it first: later purges would look the same.
     unlogged = parse("") if server.is_mariadb else purged(server)
-    return _search(server, _file_before(server, wanted).before | unlogged, wanted)
+    before = _file_before(server, wanted, unlogged).before
+    executed = _search(server, before | unlogged, wanted)
+    if not before.contains(unlogged):  # I1
+        raise Unlogged(server.account.address, executed)
+    return executed
 
 
 def _search(server: ServerConnection, start: GtidSet, wanted: int) -> GtidSet:
@@ -113,12 +129,12 @@ def _search(server: ServerConnection, start: GtidSet, wanted: int) -> GtidSet:
     return parse(position)
 
 
-def _file_before(server: ServerConnection, wanted: int) -> Binlog:
+def _file_before(server: ServerConnection, wanted: int, unlogged: GtidSet) -> Binlog:
     """Return the newest file begun before ``wanted``: every transaction in earlier files is older."""
     look = cache(partial(look_into, server))
     names = server.binlogs()
     at = bisect_left(names, wanted, key=lambda name: look(name).begun)
     found = look(names[max(at - 1, 0)])
-    if at == 0 and found.before:  # there are transactions before the oldest file
+    if at == 0 and (found.before or unlogged):  # I1: there are transactions before the oldest file
         raise TooOld(server.account.address, found.begun)
     return found
