@@ -24,6 +24,7 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.relayed_tables import Layouts
 from relay.mysql.roles import Role, role_of
+from relay.mysql.servers import idle_domains
 from relay.mysql.table_checks import is_there, require_all_columns
 from relay.mysql_dialect.compiled_changes import compiled_rows, copied_rows
 from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
@@ -128,6 +129,8 @@ def shows(server: ServerConnection, needed: GtidSet) -> bool:
     deadline = time.monotonic() + _CATCH_UP
     while True:
         visible = server.visible()
+        if not visible.contains(needed):
+            visible |= idle_domains(server, server.executed(), needed)  # I10: they do not come into its binlog later
         if visible.contains(needed) and not needed.diverges(visible):  # I7
             return True
         if time.monotonic() >= deadline:

@@ -199,7 +199,9 @@ class ShardServers:
                     f"{server.flavour} {server.version} server: to read the new database, add a source with another "
                     "name"
                 )
-            executed, role = _executed(server, needed), role_of(server)
+            executed = server.executed()
+            executed |= idle_domains(server, executed, needed)
+            role = role_of(server)
             if role.is_replica:
                 server.verify_replica()
             self.require(server, role)  # I1
@@ -327,15 +329,14 @@ def _awaits_its_own(server: ServerConnection, needed: GtidSet) -> bool:
     return not lacking or (origin_servers(lacking) == {server.uuid.lower()} and lacking.count <= most)
 
 
-def _executed(server: ServerConnection, needed: GtidSet) -> GtidSet:
-    """Return a server's executed set; for MariaDB, including domains that are missing in the state of its binlog.
+def idle_domains(server: ServerConnection, executed: GtidSet, needed: GtidSet) -> GtidSet:
+    """Return the domains of ``needed`` that MariaDB's ``executed`` lacks, although the server has executed them.
 
     Such a domain was idle since the server was copied from another one, and is in its data; or it was deleted, and is
     in its oldest binlog, because the server deletes no domain that has later transactions. A reader can continue there.
     """
-    executed = server.executed()
     if not server.is_mariadb or not isinstance(needed, MariaDBSet) or executed.contains(needed):
-        return executed
+        return parse("")
     known = {gtid.domain for gtid in split_mariadb(str(executed))}
     replicated = split_mariadb(str(server.gtid_set("@@global.gtid_slave_pos")))
     more = {gtid.domain: gtid for gtid in replicated if gtid.domain not in known}
@@ -343,4 +344,4 @@ def _executed(server: ServerConnection, needed: GtidSet) -> GtidSet:
     if read:
         # I9: only if everything of the domain before its oldest binlog was read, because it has nothing after that.
         more |= {gtid.domain: gtid for gtid in split_mariadb(str(purged(server))) if read.get(gtid.domain) == gtid}
-    return executed | parse("MariaDB/" + ",".join(map(str, more.values()))) if more else executed
+    return parse("MariaDB/" + ",".join(map(str, more.values())))

@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from relay.change import Change
 from relay.errors import RelayError, Unavailable
+from relay.gtid import parse
 from relay.mysql.connection import connect
-from relay.mysql.database_snapshots import ChunkReader
+from relay.mysql.database_snapshots import ChunkReader, shows
 from relay.mysql_dialect.snapshot_times import LATENESS, MARGIN, lowest
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from relay.source import Opening
-from tests.mysql.reading import NUMBERS, session
+from tests.mysql.kept_binlogs import purge_binlogs
+from tests.mysql.reading import NUMBERS, connected, session
 from tests.mysql.segments import checkpoint_of, head, segment_of
 from tests.mysql.shards import begin, open_at, read_to_head, source_of
 from tests.reads import read_page, reason
@@ -141,6 +144,26 @@ def test_a_server_that_lacks_what_is_published_is_not_read(kind: Any, primary: A
         primary.kill()
         assert "does not show" in reason(segment_of(source, published, "item").read())
         primary.restart()
+
+
+@pytest.mark.parametrize("kind", [MariaDB], indirect=True)
+def test_a_server_shows_domains_that_are_not_in_its_binlogs_any_more(
+    primary: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7, I10: 8 was idle since the server was copied, and 9 was deleted."""
+    monkeypatch.setattr("relay.mysql.database_snapshots._CATCH_UP", 0.1)
+    with closing(primary.connect(autocommit=True)) as connection, connection.cursor() as cursor:
+        cursor.execute("SET gtid_domain_id = 9")
+        cursor.execute("CREATE TABLE orders.u (id INT PRIMARY KEY)")
+    purge_binlogs(primary)
+    primary.execute("FLUSH BINARY LOGS DELETE_DOMAIN_ID = (9)")
+    primary.execute(f"SET GLOBAL gtid_slave_pos = '{primary.gtid},8-1-7'")
+    primary.execute("CREATE TABLE orders.v (id INT PRIMARY KEY)")
+    with connected(primary) as server:
+        logged, deleted = server.executed().position, f"9-{primary.server_id}"
+        assert shows(server, parse(f"{logged},8-1-7,{deleted}-1"))
+        for missing in ("8-1-8", "8-2-7", f"{deleted}-2", "7-1-1"):
+            assert not shows(server, parse(f"{logged},{missing}")), missing
 
 
 def test_what_a_replica_refuses_to_a_snapshot_is_read_from_the_next_server(primary: Any, replica: Any) -> None:
