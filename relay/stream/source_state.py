@@ -307,14 +307,10 @@ class SourceState:
 
     def is_caught_up(self) -> bool:
         """Whether every shard is published and committed up to the start of the command. False unless somebody asks."""
-        checkpoints = self.committed.checkpoints
         if self.discovery.successor is not None or not self._is_snapshot_settled():
             return False
-        if any(
-            not has_ended(checkpoints, s) and (s in checkpoints or not self.lineage.is_gone(s))
-            for s in self.lineage.absent
-        ):
-            return False  # it was listed before and may be listed again: a listing may be inconsistent
+        if not all(self._is_over(shard) for shard in self.lineage.absent):
+            return False  # it, or a child that the same listing lacks, may be listed again
         return self._is_read(self.lineage.listed)
 
     def is_stuck(self, owned: Set[int]) -> bool:
@@ -381,6 +377,15 @@ class SourceState:
             caught_up.has(self.lineage.listed[name], checkpoints.get(name), self._listed_with_children(name))
             for name in shards
         )
+
+    def _is_over(self, shard: str) -> bool:
+        """Whether nothing of ``shard``, which listings lack, or of a child that they lack, too, is left to read."""
+        checkpoint = self.committed.checkpoints.get(shard)
+        is_read = checkpoint is None or (
+            # I1: a single listing after its end may lack its children
+            checkpoint.state.ended and self.discovery.listed_before > checkpoint.updated_at
+        )
+        return self.lineage.is_gone(shard) and is_read  # I1
 
     def _listed_with_children(self, shard: str) -> float:
         """Return when a listing began that would show the children of ``shard``."""

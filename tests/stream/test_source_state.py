@@ -113,6 +113,41 @@ def test_a_source_is_not_stuck_while_a_shard_may_be_gone(source: Refusing, relay
     until_stuck(relay, owner_of(OTHER)(relay))
 
 
+def test_a_source_is_not_caught_up_while_one_listing_lacks_a_shard_that_has_ended(
+    source: Refusing, relay: Maintained
+) -> None:
+    """I1: the listing may lack a child of it, too."""
+    read_up(relay, ONE)
+    relay.now += 5
+    relay.write(OTHER, ShardCheckpoint(ShardState.FINISHED, {"n": 1}, updated_at=relay.now))
+    relay.now += 5
+    listings = relay.state.lineage.listings
+    relay.serve_until(lambda: relay.state.lineage.listings > listings)
+    source.lists([Shard(ONE)])
+    relay.state.list_soon()
+    relay.serve_until(lambda: OTHER in relay.state.lineage.absent)
+    assert not relay.state.is_caught_up()
+    relay.now += 5
+    relay.serve_until(relay.state.is_caught_up)
+
+
+def test_a_source_is_caught_up_only_after_two_listings_from_after_the_end_of_a_shard(
+    source: Refusing, relay: Maintained
+) -> None:
+    """I1: those from before it do not show its children."""
+    read_up(relay, ONE)
+    source.lists([Shard(ONE)])
+    relay.state.list_soon()
+    relay.serve_until(lambda: OTHER in relay.state.lineage.absent)
+    relay.now += 5
+    relay.write(OTHER, ShardCheckpoint(ShardState.FINISHED, {"n": 1}, updated_at=relay.now))
+    relay.now += 5
+    relay.serve_until(lambda: relay.state.lineage.is_gone(OTHER))
+    assert not relay.state.is_caught_up()
+    relay.now += 5
+    relay.serve_until(relay.state.is_caught_up)
+
+
 def test_a_source_is_not_stuck_while_it_connects_to_the_next_stream(source: Refusing, relay: Maintained) -> None:
     """I1: nothing of the next one would ever be read by runs that end."""
     let_go = source.hold("connect")
