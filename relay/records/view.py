@@ -38,10 +38,19 @@ class CommittedStream:
         tokens = (each.token.timestamp for each in self.checkpoints.values() if each.token is not None)
         return max(self.plan.floor if self.plan is not None else 0, *tokens, 0)
 
+    def reported_as(self, pending: PendingGap) -> str | None:
+        """Return the id of the gap that is reported for ``pending``.
+
+        If its shard has ended, this may be another gap, such as that the shard is lost; None if there was no gap.
+        """
+        checkpoint = self.checkpoints.get(pending.gap.shard) if pending.gap.shard is not None else None
+        return checkpoint.gap if checkpoint is not None and checkpoint.state.ended else pending.id
+
     @property
     def decided_repairs(self) -> set[str]:
         """The ids of gaps for which a person chose a repair by a snapshot."""
-        return {name for name, each in self.pending_gaps.items() if each.decision is Decision.RESNAPSHOT}
+        decided = (each for each in self.pending_gaps.values() if each.decision is Decision.RESNAPSHOT)
+        return {name for each in decided if (name := self.reported_as(each)) is not None}
 
     def beside_plan(self) -> dict[bytes, float]:
         """Return the keys of all records except the plan, and when each was written, in seconds."""

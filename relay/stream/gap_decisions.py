@@ -27,12 +27,16 @@ def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
 
 
 def resolved(committed: CommittedStream, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
-    """Return the keys of records whose gap is in ``published`` and needs no further record.
+    """Return the keys of records whose gap, or one that stands for it, is in ``published`` and needs no further record.
 
     A decision to repair stays until a snapshot was requested for the gap: nothing else records it.
     """
-    unrepaired = committed.decided_repairs - repaired
-    return [pending.key for name, pending in committed.pending_gaps.items() if name in published - unrepaired]
+
+    def is_resolved(pending: PendingGap) -> bool:
+        gap = committed.reported_as(pending)
+        return gap is None or (gap in published and (pending.decision is not Decision.RESNAPSHOT or gap in repaired))
+
+    return [pending.key for pending in committed.pending_gaps.values() if is_resolved(pending)]
 
 
 def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:

@@ -10,7 +10,16 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import StopRequested
-from relay.records import CommittedRecords, CommittedStream, Decision, Gap, PendingGap, StreamId
+from relay.records import (
+    CommittedRecords,
+    CommittedStream,
+    Decision,
+    Gap,
+    PendingGap,
+    ShardCheckpoint,
+    ShardState,
+    StreamId,
+)
 from relay.stream import gap_decisions
 from relay.stream.gap_decisions import decision_about, resolved
 
@@ -35,6 +44,19 @@ def test_a_decision_to_repair_stays_until_a_snapshot_was_requested_for_it() -> N
     assert resolved(committed, published, set()) == [skip.key]
     assert resolved(committed, published, {repair.id}) == [skip.key, repair.key]
     assert resolved(committed, set(), {repair.id}) == []
+
+
+def test_a_gap_that_another_gap_of_its_ended_shard_has_replaced_is_removed() -> None:
+    """I9: otherwise the shard would be lost again once its checkpoint is pruned. A decision to repair goes over."""
+    waiting, skip, repair = decided("w", None), decided("s", Decision.SKIP), decided("r", Decision.RESNAPSHOT)
+    never, reading = decided("n", Decision.RESNAPSHOT), decided("o", Decision.SKIP)
+    committed = committed_of(waiting, skip, repair, never, reading)
+    committed.checkpoints = {shard: ShardCheckpoint(ShardState.GONE, gap=f"{shard} lost") for shard in "wsr"}
+    committed.checkpoints |= {"n": ShardCheckpoint(ShardState.FINISHED), "o": ShardCheckpoint(ShardState.READING)}
+    published = {"w lost", "s lost", "r lost"}
+    assert committed.decided_repairs == {"r lost"}
+    assert resolved(committed, published, set()) == [waiting.key, skip.key, never.key]
+    assert resolved(committed, published, {"r lost"}) == [waiting.key, skip.key, repair.key, never.key]
 
 
 def unavailable(*_: object) -> None:
