@@ -242,13 +242,21 @@ class Coordinator:
         return listing
 
     def _start_ready_shards(self, *, complete: bool = True) -> bool:
-        """Start the shards that may be read, each once; return whether there are any."""
-        ready = [self._start(name) for name in self.graph.ready(self.started, complete=complete)]
+        """Start the shards that may be read, each once; return whether there are any.
+
+        A shard that is listed only after one of its descendants was started is a gap instead.
+        """
+        names = self.graph.ready(self.started, complete=complete)
+        late = [name for name in names if self.graph.is_late(name, self.started)]  # I2
+        ready = [self._start(name) for name in names if name not in late]
         for shard in ready:
             parent = self.shards.get(self.graph.parent(shard.id) or "")
             shard.since = parent.since if parent is not None else None
         self._open(ready)
-        return bool(ready)
+        for name in late:
+            self._new_shard(name).report_gone()  # I9
+            self.graph.end(name)
+        return (bool(late) and self._start_ready_shards(complete=complete)) or bool(ready)
 
     def _start(self, name: str, position: Position | None = None) -> StreamShard:
         shard = self._shard(name)

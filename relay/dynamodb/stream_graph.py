@@ -72,6 +72,17 @@ class ShardGraph:
             and all(parent in self.ended or parent not in self.shards for parent in shard.parents)
         ]
 
+    def is_late(self, shard: str, started: Collection[str]) -> bool:
+        """Whether a descendant of ``shard`` has ended or is ``started``: no listing showed ``shard`` before."""
+        waiting, seen = [shard], set[str]()
+        while waiting:
+            children = [child for child in self.children(waiting.pop()) if child not in seen]
+            if any(child in self.ended or child in started for child in children):
+                return True
+            seen.update(children)
+            waiting += children
+        return False
+
     def needed_by_token(self, started: Collection[str]) -> list[str]:
         """Return the shards for a token, parents first: those that ended or ``started``, and their descendants.
 

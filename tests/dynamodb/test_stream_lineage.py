@@ -199,6 +199,24 @@ def test_a_parent_that_one_listing_left_out_is_still_read_first(
     assert versions(read(opened(client))) == [1, 2]
 
 
+def test_an_ancestor_that_is_listed_after_its_descendant_was_started_is_a_gap(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """I2, I9: its records would come after its descendant's."""
+    clock, gaps = Clock(), list[Gap]()
+    lineage(scripted, "g>p,q", "p>c,d")
+    for version, shard in enumerate("gpqcd"):
+        scripted.put(shard, "k", version)
+        scripted.shards[full(shard)].listed = shard == "c"
+    stream = opened(client, clock=clock, on_gap=gaps.append)
+    assert versions(read(stream)) == [3]
+    for late in scripted.shards.values():
+        late.listed = True
+    clock.now += DISCOVER_EVERY
+    assert sorted(versions(read(stream))) == [2, 4]
+    assert [(gap.shard, gap.reason) for gap in gaps] == [(full("g"), "gone"), (full("p"), "gone")]
+
+
 def test_ended_shards_are_remembered_for_two_days_and_never_read_again(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
