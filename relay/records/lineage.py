@@ -59,19 +59,21 @@ class Lineage:
             if self.is_asked_for(name):
                 parents = checkpoints[name].parents
                 is_begun = checkpoints[name].state is ShardState.READING
-                if is_begun or all(has_ended(checkpoints, parent) for parent in parents):
+                if is_begun or all(has_ended(checkpoints, p) or self._is_past(p, name) for p in parents):
                     yield Shard(name, parents)
 
     def is_asked_for(self, shard: str) -> bool:
         """Whether a reader should find out if ``shard`` is gone: listings lack it, perhaps only for a while.
 
-        No reader is needed if the shard waits for parents that nothing is known about.
+        No reader is needed if the shard waits for parents that had changes and that nothing else is known about.
         """
         checkpoints = self.committed.checkpoints
         checkpoint = checkpoints.get(shard)
         if checkpoint is None or checkpoint.state.ended:
             return False
-        return checkpoint.state is ShardState.READING or all(parent in checkpoints for parent in checkpoint.parents)
+        return checkpoint.state is ShardState.READING or all(
+            parent in checkpoints or not self._was_missed(parent, shard) for parent in checkpoint.parents
+        )
 
     def late(self, shard: str) -> list[str]:
         """Return the descendants of ``shard`` that were begun before it, when no listing showed it."""
@@ -93,6 +95,11 @@ class Lineage:
             return checkpoint.state.ended
         # It can no longer be read. If that is a gap, the gap has to be recorded first.
         return self.is_gone(parent) and not self._was_missed(parent, child)
+
+    def _is_past(self, parent: str, child: str) -> bool:
+        """Whether ``parent`` was trimmed before the plan: two listings lack ``child``, and no listing names it."""
+        is_known = parent in self.committed.checkpoints or parent in self.listed
+        return not is_known and self.is_gone(child) and not self._was_missed(parent, child)
 
     def _was_missed(self, parent: str, child: str) -> bool:
         """Whether a parent that is gone and has no checkpoint had changes from after the plan.

@@ -125,6 +125,19 @@ def test_a_shard_is_read_also_while_listings_lack_it() -> None:
     assert asked_for == {"begun", "next", "waiting"}
 
 
+def test_a_planned_shard_whose_parent_was_trimmed_before_the_plan_is_read_although_listings_lack_it() -> None:
+    """I1: it would be lost without a read. I2: a single listing may lack its parent, too."""
+    checkpoints = {"c": ShardCheckpoint(ShardState.PLANNED, parents=("before",))}
+    graph = given_that(lineage_of(listings=0), checkpoints)
+    graph.update([], checkpoints)
+    assert ids(graph, checkpoints) == set()
+    graph.update([], checkpoints)
+    assert graph.is_asked_for("c")
+    assert ids(graph, checkpoints) == {"c"}
+    graph.update([Shard("before")], checkpoints)
+    assert ids(graph, checkpoints) == {"before"}
+
+
 def test_a_shard_is_late_if_a_descendant_was_begun() -> None:
     """I2: no listing had it then."""
     graph = lineage_of(Shard("g"), Shard("p", ("g",)), Shard("c", ("p",)), Shard("d", ("p",)))
