@@ -45,8 +45,12 @@ class DynamoDBShardReader:
         self.shard = opening.shard
         self.format = record_format
         start, checkpoint = opening.start, opening.checkpoint
+        # I9: if nothing was read since a gap was reported, whatever is missing from before that is part of this gap.
+        has_gap = checkpoint is not None and checkpoint.gap is not None and checkpoint.position is None
+        reported_at = checkpoint.updated_at if checkpoint is not None and has_gap else 0.0
         # The start may be a time: then reading begins at the horizon.
-        resumed = Position.from_json(opening.resume) if "sequence" in opening.resume else TRIM_HORIZON
+        is_exact = "sequence" in opening.resume and not has_gap
+        resumed = Position.from_json(opening.resume) if is_exact else TRIM_HORIZON
         self.cursor = ShardCursor(session, opening.shard.id, resumed, iterator=head)
         # Records created before this time, in seconds since the epoch, are dropped; 0: none.
         self.since: float = start.get("since", 0.0)
@@ -56,7 +60,7 @@ class DynamoDBShardReader:
         # The last timestamp of this lineage, in seconds.
         self.floor = opening.floor
         # The time up to which the shard was read, in seconds since the epoch.
-        self.read_until = opening.read_until
+        self.read_until = max(opening.read_until, reported_at)
         self.clock = session.clock
         self._head = HeadSearch(opening.is_closed, is_awaited=opening.is_awaited)
         # Why the next record is refused. Raised after the page with the records before it.

@@ -19,8 +19,8 @@ def reader(
     source: DynamoDBSource, shard: str = "s", position: Mapping[str, Any] | None = None, **options: Any
 ) -> DynamoDBShardReader:
     checkpoint = ShardCheckpoint(ShardState.READING, position, options.pop("token", None)) if position else None
-    options = {"start": {"type": "trim_horizon"}, "read_until": time.time(), **options}
-    return source.open(Opening(Shard(full(shard)), checkpoint=checkpoint, **options))
+    options = {"start": {"type": "trim_horizon"}, "read_until": time.time(), "checkpoint": checkpoint, **options}
+    return source.open(Opening(Shard(full(shard)), **options))
 
 
 def versions(*pages: Page) -> list[int]:

@@ -11,8 +11,8 @@ from relay.config import DynamoDBConfig
 from relay.dynamodb.reader import RETENTION
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError
-from relay.records import Shard
-from relay.source import UnknownShard
+from relay.records import Shard, ShardCheckpoint, ShardState
+from relay.source import Page, UnknownShard
 from relay.token import EventToken
 from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
@@ -191,6 +191,32 @@ def test_a_shard_that_was_not_read_for_longer_than_the_retention_has_a_gap(
     assert late.gap is not None
     assert versions(late) == [2]
     assert read_page(reader(source, read_until=time.time() - RETENTION + 60)).gap is None
+
+
+@pytest.mark.parametrize("start", ["a time", "a sequence number"])
+def test_a_gap_after_which_nothing_was_read_is_reported_once(
+    source: DynamoDBSource, stream: ScriptedStream, start: str
+) -> None:
+    """I9: a restart finds the same loss, but what is written later may be lost again."""
+    stream.shard("s")
+    for version in (1, 2, 3):
+        stream.put("s", "k", version)
+    position = read_page(reader(source)).position
+    stream.trim("s", 3)
+    page = read_page(reader(source, position=position))
+    assert page.gap is not None
+    assert (page.position, page.gap.begin) == (None, position)
+    long_ago = time.time() - RETENTION - 60
+
+    def after_restart(reported_at: float) -> Page:
+        checkpoint = ShardCheckpoint(ShardState.READING, gap="ab", updated_at=reported_at)
+        begin = position if start == "a sequence number" else {"since": 1.0}
+        return read_page(reader(source, checkpoint=checkpoint, start=begin, read_until=long_ago))
+
+    assert after_restart(time.time()).gap is None
+    later = after_restart(long_ago + 30).gap
+    assert later is not None
+    assert later.begin == {"type": "at_time", "seconds": long_ago + 30}
 
 
 def test_a_shard_with_an_exact_position_does_not_infer_gaps_from_the_time(
