@@ -65,12 +65,21 @@ class OpenShards:
         if plan is None or state == self._opened_in:
             return
         self._opened_in = state
+        self._close_before_parents(plan)
         known, checkpoints = self.latest.new_tables.known_in(plan), self._committed.checkpoints
         for shard in unpruned(self._lineage.ready(), checkpoints, plan, self.source.clock()):
             key = self._lineage.stream.shard_key(shard.id)
             if shard.id not in self.open and key not in waiting and partition_of(key) in owned:
                 with self._set_aside.opening(key, shard.id):
                     self._open(shard, key, plan, known)
+
+    def _close_before_parents(self, plan: Plan) -> None:
+        """Close shards of which no page is published and whose parents appear in a listing only now."""
+        listed, checkpoints = self._lineage.listed, self._committed.checkpoints
+        for name in [name for name in self.open if name in listed and not self.latest.has_begun(name)]:
+            parents = [parent for parent in listed[name].parents if parent in listed and parent not in plan.passed]
+            if not all(has_ended(checkpoints, parent) for parent in parents):
+                self._close(name)  # I2
 
     def _open(self, shard: Shard, key: bytes, plan: Plan, known: Plan) -> None:
         """Open ``shard``. ``known``: the plan with all tables."""

@@ -78,6 +78,19 @@ def test_a_shard_that_cannot_be_opened_is_set_aside_and_the_others_are_read(sour
     relay.serve_until(lambda: len(relay.state.shards.open) == 2)
 
 
+def test_a_shard_without_a_page_waits_for_a_parent_that_is_listed_late(source: Refusing) -> None:
+    """I2: otherwise both are read at once."""
+    source.lists([Shard(CHILD, (ONE,))])
+    relay = Maintained(source)
+    relay.serve_until(lambda: CHILD in relay.state.shards.open)
+    source.lists([Shard(ONE, closed=True), Shard(CHILD, (ONE,))])
+    relay.state.list_soon()
+    relay.serve_until(lambda: ONE in relay.state.shards.open)
+    assert set(relay.state.shards.open) == {ONE}
+    relay.write(ONE, ShardCheckpoint(ShardState.FINISHED, {"n": 1}, updated_at=relay.now))
+    relay.serve_until(lambda: set(relay.state.shards.open) == {CHILD})
+
+
 def test_a_config_that_does_not_fit_a_shard_ends_the_relay(source: Refusing) -> None:
     source.error = ConfigError("the key has changed")
     relay = Maintained(source)
