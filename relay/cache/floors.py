@@ -10,11 +10,15 @@ Where memory may have been lost, the newest announcements count at once. Where a
 new generation, an invalidation without a token), floors start over: with the first change of a shard that was committed
 and published after that moment, since it is newer than all that was applied before. Published is not enough: a relay
 that is reset, or lags behind another one, publishes old changes.
+
+A floor ends with a change of another shard that may have the same rows, since it does not cover that change: a reshard
+or a move of tables has ended the floor's shard, though a copy may still be read under its name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import permutations
 from typing import Self
 
 import orjson
@@ -22,7 +26,9 @@ import orjson
 from relay.cache.entry import UNPLACED, State, decode, reaches
 from relay.cache.store import FOREVER, ConditionalWrite, Store, StoredEntry, floors_key, generation_key, has_lost
 from relay.errors import StoreFull
-from relay.token import EventToken
+from relay.keyrange import KeyRange, shard_range
+from relay.records import Shard
+from relay.token import EventToken, Order, compare
 
 _PERIODS = 4  # periods in a tombstone_ttl: a floor is at most a quarter older than necessary
 _SLACK = 0.1  # part of a tombstone_ttl by which the clocks of applications and invalidators may differ
@@ -118,7 +124,7 @@ def announced(
     # The announcements before a shard's floor began may be far older than the invalidations that others had applied.
     first = {shard: held[shard] for shard in begins}
     periods = (*(Period(each.start, {**each.tokens, **first}) for each in earlier), Period(last.start, held))
-    return replace(floors, periods=periods, begun=floors.begun | begins)
+    return replace(floors, periods=periods, begun=(floors.begun | begins) - _ended(held))
 
 
 def _begins(token: EventToken, floors: Floors, published_since: str | None) -> bool:
@@ -130,6 +136,42 @@ def _begins(token: EventToken, floors: Floors, published_since: str | None) -> b
         return True
     # I6: its timestamp is whole seconds, rounded down.
     return published_since == floors.since and token.timestamp > floors.began
+
+
+def _ended(held: Mapping[str, Unordered]) -> set[str]:
+    """Return the shards whose changes are not all known to be newer than those of others that may have their rows."""
+    return {
+        shard
+        for shard, others in _overlapping(frozenset(held)).items()
+        if not all(_is_newer(held[shard], token) for other in others for token in held[other])
+    }
+
+
+def _is_newer(held: Unordered, token: EventToken) -> bool:
+    # I6: timestamps never decrease along a lineage. So changes of a parent that come late, or again, end no floor of a
+    # child, and begin none of the parent.
+    return any(compare(each, token, timestamp_first=True) is Order.NEWER for each in held)
+
+
+@lru_cache(maxsize=4)
+def _overlapping(shards: frozenset[str]) -> Mapping[str, list[str]]:
+    """Return the shards that overlap others, and which others."""
+    places = [(shard, *_place(shard)) for shard in shards]
+    found: dict[str, list[str]] = {}
+    for (one, stream, keyspace, keys), (other, its_stream, its_keyspace, its_keys) in permutations(places, 2):
+        # I6: tables that were moved may have another sharding key.
+        if stream == its_stream and (keyspace != its_keyspace or (keys and its_keys and keys.intersects(its_keys))):
+            found.setdefault(one, []).append(other)
+    return found
+
+
+def _place(shard: str) -> tuple[list[str], list[str], KeyRange | None]:
+    """Return the stream of a token's shard, the keyspace if it is another one, and the keys if the name tells them."""
+    *parts, name = Shard(shard).name.split("/")
+    try:
+        return parts[:2], parts[2:], shard_range(name)
+    except ValueError:
+        return parts[:2], parts[2:], None
 
 
 def _from(now: float, tokens: Mapping[str, Unordered]) -> tuple[Period, ...]:

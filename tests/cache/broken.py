@@ -211,6 +211,7 @@ GUARDS = {
     "floors that begin with an old change published late": MissingGuard(
         rule=("relay.cache.floors._begins", begins_with_any_published_since)
     ),
+    "floors that last when their shard has ended": MissingGuard(rule=("relay.cache.floors._ended", lambda _: set())),
     "tokens announced after their tombstones are written": MissingGuard(rule=(f"{_INVALIDATOR}.apply", announces_late)),
     "an expired value that discards an invalidation and then goes": MissingGuard(
         rule=("relay.cache.invalidator.outlived", outlives_nothing)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from relay.token import EventToken
 
 KEYS = ("user:1", "user:2")  # composite objects, each made of a row in each shard
-SHARDS = ("orders/stream/a", "orders/stream/b")
+SHARDS = ("orders/stream/-80", "orders/stream/80-")
 _SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 Row = tuple[str, str]

@@ -90,8 +90,48 @@ def test_a_change_that_was_copied_from_a_parent_begins_no_floor(floors: Announce
     for vouched in floors.since, None:
         floors.announce(replace(token(5, merged), origin=origin), published_since=vouched)
         assert merged not in floors.at_present
-    floors.announce(token(8, merged), published_since=floors.since)
-    assert floors.at_present[merged] == token(8, merged)
+    later = replace(token(8, merged), timestamp=101)
+    floors.announce(later, published_since=floors.since)
+    assert floors.at_present == {merged: later}
+
+
+@pytest.mark.parametrize(
+    ("name", "next_name"),
+    [("-80", "-80@t47a89783"), ("-80", "-80@2"), ("-", "-80"), ("0", "-80"), ("-80", "40-c0"), ("-80", "a/80-@t47")],
+)
+def test_a_floor_ends_with_a_change_of_a_shard_that_may_have_the_same_rows(
+    floors: Announcements, name: str, next_name: str
+) -> None:
+    """I6: a copy that is read under the former name may lag behind that change, and its floor does not cover it."""
+    former, next_ = f"shop/commerce/{name}", f"shop/commerce/{next_name}"
+    floors.announce(token(5, former))
+    floors.announce(token(9, next_), published_since="")
+    assert floors.at_present == {}
+    later = replace(token(10, next_), timestamp=101)
+    floors.announce(later)
+    assert floors.at_present == {next_: later}
+
+
+@pytest.mark.parametrize("published_again", [True, False])
+def test_a_parents_change_that_comes_late_begins_no_floor_and_ends_none(
+    floors: Announcements, published_again: bool
+) -> None:
+    """I6: a consumer that lags, or starts again, announces it after changes of the child."""
+    parent = "shop/commerce/-"
+    floors.announce(token(5, parent), published_since="")
+    child = replace(token(9), timestamp=102)
+    floors.announce(token(6, parent), child, published_since=floors.since)
+    for late in (5, 6, 7):
+        vouched = floors.since if published_again else ""
+        floors.announce(replace(token(late, parent), timestamp=101), published_since=vouched)
+        assert floors.at_present == {LEFT: child}
+
+
+@pytest.mark.parametrize("other", [RIGHT, "shop/crm/-80", "crm/commerce/-80", "shop/commerce/a-b"])
+def test_a_change_of_a_shard_with_other_rows_ends_no_floor(floors: Announcements, other: str) -> None:
+    floors.announce(token(5))
+    floors.announce(token(7, other))
+    assert floors.at_present == {LEFT: token(5), other: token(7, other)}
 
 
 @pytest.mark.parametrize("reader", [TTL, 100 * TTL])
@@ -243,7 +283,7 @@ def test_floors_of_many_long_positions_stay_short_and_ask_for_more(
 
     def long(last: int, shard: int) -> EventToken:
         servers = ",".join(f"{number:08x}-0000-11ee-b7b9-0242ac120002:1-{last}" for number in range(100))
-        return EventToken(100, f"shop/commerce/{shard}", f"MySQL56/{servers}")
+        return EventToken(100, f"shop{shard}/commerce/0", f"MySQL56/{servers}")
 
     for last in range(1, 12):
         floors.announce(*(long(last, shard) for shard in range(shards)))
@@ -251,5 +291,5 @@ def test_floors_of_many_long_positions_stay_short_and_ask_for_more(
         assert floors.floors is not None
         if len(encode_floors(floors.floors)) > MOST_BYTES:
             floors.floors = shortened(floors.floors, floors.now, f"shortened {last}")
-            assert floors.at_present == {f"shop/commerce/{shard}": long(last, shard) for shard in range(begun)}
+            assert floors.at_present == {f"shop{shard}/commerce/0": long(last, shard) for shard in range(begun)}
         assert len(encode_floors(floors.floors)) <= MOST_BYTES

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, TokenCache, entry_key
 from relay.cache.entry import Tokens
 from tests.cache.broken import GUARDS
-from tests.cache.rows import token
+from tests.cache.rows import SHARDS, token
 from tests.cache.stores import NAMES, Backend, InMemory, OnServers, opened
 from tests.cache.world import TOMBSTONE_TTL, Move, World
 from tests.examples import draw, is_quick
@@ -179,7 +179,7 @@ class _Race:
         invalidator = Invalidator(self.backend.store, self.namespace)
         if at:
             replayed = range(max(1, at - random.randrange(4)), at + 1)
-            invalidator.apply([("k", token("orders/stream/a", position)) for position in replayed])
+            invalidator.apply([("k", token(SHARDS[0], position)) for position in replayed])
             with self.lock:
                 self.applied = max(self.applied, at)
         time.sleep(random.uniform(0, 0.004))
@@ -287,6 +287,9 @@ SCRIPTED = [
             ("replicate", 0, 3),
             _READ,
         ),
+    ),
+    Broken(
+        "floors that last when their shard has ended", True, moves=(("rename", 0, 0), *_CHANGED, ("evict", 0, 0), _READ)
     ),
     Broken(
         "tokens announced after their tombstones are written",

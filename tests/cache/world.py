@@ -66,6 +66,7 @@ class World:
         self.tombstone_ttls = tombstone_ttls
         self.namespace = namespace
         self.rows = ChangedRows()
+        self.renamed: dict[str, list[int]] = {shard: [] for shard in SHARDS}  # up to where streams have each name
         self.replica = [dict.fromkeys(SHARDS, 0) for _ in range(2)]  # one for each reader
         self.applied: dict[Row, int] = dict.fromkeys(itertools.product(KEYS, SHARDS), 0)
         # By invalidator and `since`: the ends of the logs when it first saw it.
@@ -175,6 +176,10 @@ class World:
         """A replica catches up by a few changes of a shard."""
         shard, replica = SHARDS[x % 2], self.replica[x // 2 % 2]
         replica[shard] = min(len(self.rows.logs[shard]), replica[shard] + 1 + y % 4)
+
+    def rename(self, x: int, y: int) -> None:
+        """The stream of a shard goes on under another name, and its replicas keep theirs."""
+        self.renamed[SHARDS[x % 2]].append(len(self.rows.logs[SHARDS[x % 2]]))
 
     def bump(self, x: int, y: int) -> None:
         """Begin a new generation."""
@@ -322,7 +327,9 @@ class World:
 
     def _token_of(self, shard: str, index: int) -> EventToken:
         found = self.token(shard, index + 1)
-        return replace(found, timestamp=int(self.rows.commits[shard][index])) if self.replicas else found
+        number = 1 + sum(index >= begin for begin in self.renamed[shard])
+        name = shard if number == 1 else f"{shard}@{number}"
+        return replace(found, shard=name, timestamp=int(self.rows.commits[shard][index])) if self.replicas else found
 
     def _published_since(
         self, number: int, begin: Mapping[str, int], taken: Iterable[str], invalidator: Invalidator, steps: Steps

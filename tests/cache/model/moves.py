@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from types import SimpleNamespace
@@ -205,7 +206,12 @@ class Model(States):
     def _batches(self, around: Around, who: int, _: Any) -> Iterator[tuple[Any, Around]]:
         for taken in range(1, min(self.scenario.batch, len(around.topic) - around.offset) + 1):
             records = around.topic[around.offset : around.offset + taken]
-            yield (around.offset, tuple(self._token(around, *record) for record in records)), around
+            yield (around.offset, tuple(self._published(around, *record) for record in records)), around
+
+    def _published(self, around: Around, shard: int, position: int) -> EventToken:
+        token = self._token(around, shard, position)
+        is_renamed = self.scenario.renamed and position > _FIRST
+        return replace(token, shard=f"{token.shard}@2") if is_renamed else token
 
     def _token(self, around: Around, shard: int, position: int) -> EventToken:
         seconds = around.commits[shard][position - 1] if position else 0

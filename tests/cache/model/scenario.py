@@ -10,7 +10,7 @@ from relay.cache.store import entry_key, floors_key
 NAMESPACE, KEY, CANONICAL = "shop", "user:01", "user:1"
 LEASE_TTL, VALUE_TTL, TOMBSTONE_TTL = 5.0, 60.0, 3600.0
 ENTRY, FLOORS = entry_key(NAMESPACE, KEY), floors_key(NAMESPACE)
-SHARDS = ("orders/stream/a", "orders/stream/b")
+SHARDS = ("orders/stream/-80", "orders/stream/80-")
 
 
 class Writer(NamedTuple):
@@ -36,6 +36,7 @@ class Scenario:
     ``counts_seconds``: each commit takes a second. ``flushed``: the store has just lost everything, and no replica has
     the last change. ``spelled``: the row's own key is ``CANONICAL``, which is invalidated, and ``KEY`` is another
     spelling by which fillers find it. Those that ask for the other one share nothing with them but the rows.
+    ``renamed``: the stream of each shard has just got another name, and replicas still have the former one.
     """
 
     writers: tuple[Writer, ...] = (Writer(), Writer())
@@ -58,6 +59,7 @@ class Scenario:
     counts_seconds: bool = False
     flushed: bool = False
     spelled: bool = False
+    renamed: bool = False
 
     @property
     def shards(self) -> int:

@@ -15,6 +15,7 @@ _TOLD = (Writer(), Writer(drops=True, told=True))
 _SHORTER = Scenario(
     _ONE, replicas=True, primary=True, fillers_ttl=(VALUE_TTL, TOMBSTONE_TTL), ticks=(2 * VALUE_TTL,), ticked=1
 )
+_RENAMED = Scenario(_ONE, replicas=True, renamed=True, losses=("entry",), lost=1)
 
 SMALL = {
     "consistent reads": Scenario(),
@@ -27,6 +28,7 @@ SMALL = {
     "replicas, then the primary": Scenario(replicas=True, primary=True),
     "replicas, and an entry is evicted": Scenario(_ONE, replicas=True, losses=("entry",), lost=1),
     "replicas, and time passes": Scenario(_ONE, replicas=True, ticks=_TICKS, ticked=1),
+    "replicas of a shard that is renamed, and an entry is evicted": _RENAMED,
     "consistent reads, and a full store": Scenario(_ONE, full=2),
     "replicas, and a full store": Scenario(_ONE, replicas=True, full=2),
     "a filler with a shorter tombstone_ttl": replace(_SHORTER, value_ttl=VALUE_TTL),
@@ -53,6 +55,10 @@ LARGE = {
     "replicas, a replay, and the store loses": Scenario(
         _ONE, fillers=1, replicas=True, replays=1, losses=LOSSES, lost=1
     ),
+    "replicas of a shard that is renamed, a replay, and the store loses": replace(
+        _RENAMED, fillers=1, replays=1, losses=LOSSES
+    ),
+    "replicas of a shard that is renamed, and time passes": replace(_RENAMED, lost=0, ticks=_TICKS, ticked=1),
     "replicas, and an outage": Scenario(_ONE, replicas=True, outages=1),
     "replicas, and a writer drops": Scenario(_TOLD, replicas=True),
     "replicas of two shards": replace(_REPLICAS, writers=(Writer(0), Writer(1))),
@@ -86,6 +92,7 @@ CAUGHT_IN = {
     "floors that begin with a change published long before": Scenario(
         (Writer(commits=1),), fillers=1, replicas=True, flushed=True, replays=1
     ),
+    "floors that last when their shard has ended": replace(_EVICTED, renamed=True),
     "tokens announced after their tombstones are written": _EVICTED,
     "an expired value that discards an invalidation and then goes": replace(
         _REPLICAS_ONE, value_ttl=VALUE_TTL, ticks=((VALUE_TTL + TOMBSTONE_TTL) / 2,), ticked=2
