@@ -38,6 +38,8 @@ class AppliedChanges:
             return "the cache keys have changed"
         for topic in created_again(self.ids, start.ids):
             return f"topic {topic} was created again"
+        for topic in self.offsets.keys() - start.offsets.keys():  # I6
+            return f"topic {topic}, which was applied up to now, is no longer read"
         for topic, partitions in start.offsets.items():
             for partition, offset in partitions.items():
                 reached = self.offsets.get(topic, {}).get(partition, 0)

@@ -100,6 +100,20 @@ def test_a_topic_that_was_created_again_invalidates_the_namespace(applied: Names
     assert applied.starts(at(50, 60), ids={"orders": "b"}) == "topic orders was created again"
 
 
+def test_a_topic_that_is_no_longer_read_invalidates_the_namespace(applied: Namespace) -> None:
+    """I6: the table may have got another topic, and the last changes on its old one may not have been applied."""
+    start: Offsets = {"orders.2": {"0": 0}}
+    ids, ends = {"orders.2": "b"}, {"orders.2": {"0": 5}}
+    assert applied.starts(start, ids=ids, ends=ends) == "topic orders, which was applied up to now, is no longer read"
+    assert applied.starts(start, ids=ids, ends=ends) is None
+
+
+def test_a_topic_that_is_read_beside_the_others_from_now_on_is_not_a_reason(applied: Namespace) -> None:
+    """A checkpoint of Spark has both topics of such a table."""
+    both = {**at(50, 60), "orders.2": {"0": 0}}
+    assert applied.starts(both, ids={**IDS, "orders.2": "b"}, ends={**ENDS, "orders.2": {"0": 5}}) is None
+
+
 @pytest.mark.parametrize("first", [{}, {"orders": NO_ID}])
 def test_a_topic_that_had_no_id_is_not_one_that_was_created_again(
     namespace: Namespace, first: Mapping[str, str]
