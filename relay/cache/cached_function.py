@@ -111,7 +111,7 @@ class CachedFunction(_Keyed[TokenCache, P, R]):
         call = self._key.call(*args, **kwargs)
         load = partial(self._load, call)
         found = self._cache.get_or_load(call.key, load)
-        if found.outcome is Outcome.HIT:
+        while found.outcome is Outcome.HIT:
             try:
                 return self._decoded(found)
             except Exception:
@@ -144,7 +144,7 @@ class AsyncCachedFunction(_Keyed[AsyncTokenCache, P, R]):
         call = self._key.call(*args, **kwargs)
         load = partial(self._load, call)
         found = await self._cache.get_or_load(call.key, load)
-        if found.outcome is Outcome.HIT:
+        while found.outcome is Outcome.HIT:
             try:
                 return self._decoded(found)
             except Exception:

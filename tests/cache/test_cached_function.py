@@ -16,6 +16,7 @@ from relay.cache import (
     JSON,
     TEXT,
     AsyncTokenCache,
+    Cached,
     Codec,
     Invalidator,
     MemoryStore,
@@ -142,6 +143,26 @@ def test_bytes_of_another_codec_are_loaded_again_and_replaced(cache: TokenCache)
     order = cached(cache, key="{name}", codec=ORDER)(rows.read)
     assert [order("k"), order("k")] == [Order("ada", 7)] * 2
     assert rows.reads == 1
+
+
+class Contended(TokenCache):
+    """Before each of the first reads, another version of the application stores other bytes of its own codec."""
+
+    left = 2
+
+    async def read(self, *args: Any, **kwargs: Any) -> dict[str, Cached]:
+        if self.left:
+            self.left -= 1
+            other = TokenCache(self.store, self.namespace)
+            other.invalidate("k")
+            cached(other, key=str, codec=TEXT)(lambda name: f"{name} {self.left}")("k")
+        return await super().read(*args, **kwargs)
+
+
+def test_other_bytes_of_another_codec_are_loaded_again_as_well() -> None:
+    """Two versions of an application run at the same time, and the other stores the value again after a change."""
+    order = cached(Contended(MemoryStore(), "shop"), key="{name}", codec=ORDER)(Rows(k=Order("ada", 7)).read)
+    assert order("k") == Order("ada", 7)
 
 
 def test_a_result_that_cannot_be_encoded_is_an_error_and_keeps_no_lease(cache: TokenCache) -> None:
@@ -379,6 +400,16 @@ def test_a_coroutine_functions_results_are_cached_by_the_same_rules(cache: Token
     reads = rows.reads
     assert threads("ada") == {"total": 8}  # threads and coroutines share the entries
     assert rows.reads == reads
+
+
+def test_coroutines_load_other_bytes_of_another_codec_again_as_well() -> None:
+    cache = AsyncTokenCache(Contended(MemoryStore(), "shop"))
+    order = cached(cache, key="{name}", codec=ORDER)(asynchronous(Rows(k=Order("ada", 7)).read))
+
+    async def main() -> Any:
+        return await order("k")
+
+    assert asyncio.run(main()) == Order("ada", 7)
 
 
 def test_coroutines_load_bytes_of_another_codec_again(cache: TokenCache) -> None:
