@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewPartitions
 from relay.cache import RedisStore, generation_key
 from relay.config.topic_names import topics_of_cache
 from relay.dynamodb.values import image_json
-from relay.errors import ConfigError, RelayError
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets, consumer_addresses
 from spark_consumers import python_engine, run
@@ -152,6 +152,30 @@ def test_a_topic_that_is_created_again_while_the_consumer_runs_is_noticed(
     before = store.generation(generation_key(topic.config.name))
     topic.consume("cache", checkpoint="one", engine="python")
     assert store.generation(generation_key(topic.config.name)) != before
+
+
+def test_what_was_not_applied_before_new_partitions_came_is_not_committed(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1: the store is away, and the consumer is asked to stop. Its last commit is where another one may start."""
+    topic.publish([change("c0", 1)])
+    tried: list[int] = []
+
+    def fail(consumer: _PythonConsumer, batch: Any) -> None:
+        known = sum(map(len, batch.reached.values()))
+        admin = topics.connect(topic.config)
+        admin.create_partitions([NewPartitions(topic.name, 7)])[topic.name].result(60)
+        wait_until(lambda: len(consumer._group.partitions()) > known or None, 60)
+        tried.append(len(batch.records))
+        consumer.stop(signal.SIGTERM)
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr(_PythonConsumer, "_apply_batch", fail)
+    monkeypatch.setattr(python_engine, "_LOOK", 0.0)
+    assert topic.config.cache is not None
+    python_engine.run(topic.config, topic.config.cache, until_caught_up=False, start=None)
+    assert tried == [1]
+    assert {each.offset for each in topic.reported("cache")} == {0}
 
 
 def test_the_page_of_the_relay_finds_it_without_an_option(topic: Topic) -> None:
