@@ -88,9 +88,9 @@ def test_a_change_that_was_copied_from_a_parent_begins_no_floor(floors: Announce
     floors.announce(token(9), token(4, RIGHT), published_since="")
     origin = OriginToken(100, RIGHT, token(5, RIGHT).position)
     for vouched in floors.since, None:
-        floors.announce(replace(token(5, merged), origin=origin), published_since=vouched)
+        floors.announce(replace(token(5, merged), timestamp=101, origin=origin), published_since=vouched)
         assert merged not in floors.at_present
-    later = replace(token(8, merged), timestamp=101)
+    later = replace(token(8, merged), timestamp=102)
     floors.announce(later, published_since=floors.since)
     assert floors.at_present == {merged: later}
 
