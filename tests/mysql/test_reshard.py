@@ -133,7 +133,7 @@ def test_a_shard_does_not_hand_over_in_the_middle_of_what_a_running_replication_
     target = Target(f"MySQL56/{A}:1-5")
     check = target.check(lambda: now)
     with pytest.raises(Unavailable, match="the replication from shard - is running"):
-        check(parse(f"{A}:1-7"))
+        decided(check, f"MySQL56/{A}:1-7")
     target.position = f"MySQL56/{A}:1-7"
     now += 3600
     handover = check(parse(f"{A}:1-7"))
@@ -179,7 +179,7 @@ def test_a_shard_is_read_on_although_the_checkpoint_table_has_a_row_that_cannot_
     target = Target(f"MySQL56/{A}:1-5", "Stopped", other)
     check = target.check(lambda: now)
     with pytest.raises(Unavailable, match=reason):
-        check(parse(f"{A}:1-5"))
+        decided(check, f"MySQL56/{A}:1-5")
     target.others = ()
     now += 3600
     assert decided(check, f"MySQL56/{A}:1-5") is not None
