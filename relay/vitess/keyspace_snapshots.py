@@ -6,7 +6,6 @@ Meanwhile, the streams of the shards go on. `relay.vitess.table_reader` reads a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from relay.errors import RelayError, Unavailable
@@ -97,7 +96,10 @@ class KeyspaceSnapshots(SqlSnapshots):
 
     def open(self, segment: Segment) -> CopiedTableReader:
         tables = self._tables(segment.part.shard)
-        find = partial(self._find, self._elsewhere(segment.published()))
+
+        def find() -> Mapping[str, Table]:
+            return self._find(self._elsewhere(segment.published()))  # I7: the table may have moved since `open`
+
         return CopiedTableReader(self._vtgate, self._stream, segment, tables, find, self._settings, clock=self._clock)
 
     def _elsewhere(self, published: Mapping[str, ShardCheckpoint]) -> Mapping[str, str]:

@@ -24,7 +24,7 @@ from relay.gtid import GtidSet
 from relay.mysql_dialect.compiled_changes import copied_rows
 from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
 from relay.mysql_dialect.tables import Row, Table
-from relay.records import Shard, ShardCheckpoint, StreamId, followers
+from relay.records import Shard, ShardCheckpoint, StreamId, followers, has_ended
 from relay.source import LastPage, Page, PageCounts, Segment, Unreadable
 from relay.vitess.client import Vtgate
 from relay.vitess.failures import BrokenStream, Ending, ending, hint
@@ -330,7 +330,7 @@ class CopiedTableReader:
                 exists = self.table in self._find() or self.table in self._tables.skipped.reasons
             except Unavailable as error:
                 return f"{ended}; the tables of the keyspace cannot be listed: {error}"
-            if not exists:
+            if not exists and not has_ended(self.segment.published(), self.position.left[0].shard):  # I7: it moved
                 log.warning("source %s: table %s was dropped during its snapshot", self.stream.source, self.table)
                 self.close()
                 self.position = replace(self.position, left=())

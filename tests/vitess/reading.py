@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from relay.change import Change, Snapshot
+from relay.config import VitessConfig
 from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.layout_cache import LayoutCache, SkippedTables
 from relay.mysql_dialect.tables import Table, lay_out
@@ -25,10 +26,11 @@ from relay.vitess.source import VitessSource
 from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables
 from tests.reads import pages_of, reason
-from tests.vitess.scripted import KEYSPACE, Answer, Log, ScriptedVtgate, fields
+from tests.vitess.scripted import KEYSPACE, Answer, Log, Script, ScriptedVtgate, fields
 
 SOURCE = "shop"
 START = {"gtid": "MariaDB/0-1-10"}
+VINDEX = "show vschema vindexes on `customer`"
 TABLES = ("customer", "other")
 
 
@@ -192,6 +194,22 @@ def read_all(
         opened(vtgate.address, START, after=after, tables=TABLES, now=NOW, **options) as reader,
     ):
         return until(reader, is_at_head)
+
+
+@contextmanager
+def source_of(
+    log: Log,
+    vindex: list[dict[str, str | None]] | str,
+    tables: list[str] | None = None,
+    script: Script | None = None,
+    answers: Mapping[str, Answer | Callable[[], Answer]] | None = None,
+    **settings: Any,
+) -> Iterator[VitessSource]:
+    with ScriptedVtgate(script or log.script, {VINDEX: vindex, **(answers or {})}) as vtgate:
+        place = {"type": "vitess", "vtgate": vtgate.address, "keyspace": KEYSPACE, "keyrange": "-"}
+        entry = {"name": "s", "tables": tables, **place, **settings}
+        with closing(VitessSource(VitessConfig.model_validate(entry))) as source:
+            yield source
 
 
 def read(source: VitessSource, shard: str, wanted: int) -> list[Page]:

@@ -24,6 +24,7 @@ STARTED = (
     " where variable_name = 'Uptime'"
 )
 """The statement that asks a MariaDB when it was started."""
+JOURNALS = f"{KEYSPACE}:0@primary select val from _vt.resharding_journal where db_name = database()"
 _INT64, _VARCHAR = 265, 6165
 
 
@@ -167,6 +168,14 @@ def _serialized(answer: Any) -> bytes:
 def made(values: Sequence[bytes | None]) -> pb.Row:
     lengths = [-1 if value is None else len(value) for value in values]
     return pb.Row(lengths=lengths, values=b"".join(value or b"" for value in values))
+
+
+def moved(at: str, to: str = "customers", number: int = 7, tables: str = "customer", gtid: str = "0-9-5") -> Any:
+    """The row of a journal: the shard had its last change of the tables ``at``, and ``to`` has them since."""
+    return {
+        "val": f'id:{number}  tables:"{tables}"  local_position:"MariaDB/{at}"  shard_gtids:{{keyspace:"{to}"  '
+        f'shard:"-"  gtid:"MariaDB/{gtid}"}}  participants:{{keyspace:"{KEYSPACE}"  shard:"0"}}'
+    }
 
 
 def fields(table: str = "customer", **more: str) -> pb.FieldEvent:

@@ -11,19 +11,10 @@ from relay.source import Page
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests import needs
 from tests.vitess.reading import NOW, START, TABLES, failure, is_at_head, journal, new, opened, until
-from tests.vitess.scripted import KEYSPACE, Fails, Log, ScriptedVtgate, Step
+from tests.vitess.scripted import JOURNALS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, moved
 
-JOURNALS = f"{KEYSPACE}:0@primary select val from _vt.resharding_journal where db_name = database()"
 OTHER = ("other", None, (b"1", b"x"))
 ONLY = {"only": ["customer"]}
-
-
-def moved(at: str, to: str = "customers", number: int = 7, tables: str = "customer", gtid: str = "0-9-5") -> Any:
-    """The row of a journal: the shard had its last change of the tables ``at``, and ``to`` has them since."""
-    return {
-        "val": f'id:{number}  tables:"{tables}"  local_position:"MariaDB/{at}"  shard_gtids:{{keyspace:"{to}"  '
-        f'shard:"-"  gtid:"MariaDB/{gtid}"}}  participants:{{keyspace:"{KEYSPACE}"  shard:"0"}}'
-    }
 
 
 def read(

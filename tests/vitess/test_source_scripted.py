@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from relay.change import Change, Snapshot
-from relay.config import VitessConfig
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.mysql_dialect.catalog import TABLES
 from relay.mysql_dialect.snapshot_times import lowest
@@ -21,28 +20,11 @@ from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.source import VitessSource
 from tests.reads import pages_of
-from tests.vitess.reading import START, is_at_head, new, until
-from tests.vitess.scripted import HOLDS, KEYSPACE, Answer, Log, Script, ScriptedVtgate, Step, copy_script, fields
+from tests.vitess.reading import START, is_at_head, new, source_of, until
+from tests.vitess.scripted import HOLDS, KEYSPACE, Answer, Log, Step, copy_script, fields
 from tests.waiting import wait_until
 
-VINDEX = "show vschema vindexes on `customer`"
 COLUMNS = (Column("id", "long"), Column("name", "string"))
-
-
-@contextmanager
-def source_of(
-    log: Log,
-    vindex: list[dict[str, str | None]] | str,
-    tables: list[str] | None = None,
-    script: Script | None = None,
-    answers: dict[str, Answer] | None = None,
-    **settings: Any,
-) -> Iterator[VitessSource]:
-    with ScriptedVtgate(script or log.script, {VINDEX: vindex, **(answers or {})}) as vtgate:
-        place = {"type": "vitess", "vtgate": vtgate.address, "keyspace": KEYSPACE, "keyrange": "-"}
-        entry = {"name": "s", "tables": tables, **place, **settings}
-        with closing(VitessSource(VitessConfig.model_validate(entry))) as source:
-            yield source
 
 
 def test_the_start_current_is_a_position_before_anything_is_read() -> None:
