@@ -390,6 +390,7 @@ class VitessShardReader:
         self.position = reached
         log.warning("%s: %s", self.watch.shard.qualified, purged)
         self._purged = None
+        self.tables.followed.forget()  # I9: the gap may lack statements
         return self._gap_page("purged", lost_from, begun)
 
     def _gap_page(self, reason: str, lost_from: VStreamPosition, begun: float) -> Page:

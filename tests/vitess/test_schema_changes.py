@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 from relay.change import SchemaChange, TableColumns
 from relay.services.vitess import Vitess, database
 from relay.source import Page
+from relay.vitess.proto import vtgate_pb2 as pb
 from tests import needs
 from tests.examples import examples
 from tests.mysql.reading import position_of
-from tests.vitess.reading import START, is_at_head, new, opened, read_all, until
-from tests.vitess.scripted import Fails, Log, ScriptedVtgate
+from tests.vitess.reading import NOW, START, is_at_head, new, opened, read_all, until
+from tests.vitess.scripted import Answer, Fails, Log, ScriptedVtgate, Step
 
 STATEMENTS = (
     "alter table customer add index (name)",
@@ -131,3 +133,24 @@ def test_an_online_change_is_the_exchange_of_its_tables() -> None:
         ("INSERT", 1),
         ("INSERT", 2),
     ]
+
+
+def test_nothing_is_known_of_a_table_after_a_gap() -> None:
+    """I9, I8: statements about it may have been purged."""
+    log, later = Log(), Log(before="MariaDB/0-1-13")
+    log.add(*new(1))
+    later.add(statement="alter table customer add column later int").gtid = "0-1-14"
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        at = request.vgtid.shard_gtids[0].gtid
+        if at == START["gtid"]:
+            yield from log.play(log.transactions, set())
+        if at in (START["gtid"], log.head):
+            yield Fails("UNKNOWN", "the source purged required binary logs (errno 1236) (sqlstate HY000)")
+        yield from Log(before=later.before).script(request) if at == "current" else later.script(request)
+
+    purged: dict[str, Answer] = {"select binlog_gtid_pos('binlog.000001', 4)": [{"position": "0-1-13"}]}
+    with ScriptedVtgate(script, purged) as vtgate, opened(vtgate.address, START, now=NOW) as reader:
+        pages = until(reader, lambda page: bool(page.schema_changes))
+    assert [page.gap.reason for page in pages if page.gap] == ["purged"]
+    assert [short(each) for each in statements(pages)] == [[("customer", None, "?", "?")]]
