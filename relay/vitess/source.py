@@ -27,6 +27,7 @@ from relay.process.slow_call import call_all
 from relay.records import Shard, Start, StreamId
 from relay.source import Opening, ShardReader
 from relay.table import Column, TableSchema
+from relay.types.columns import ColumnKind
 from relay.vitess.client import NO_TABLE, SHARDS, Vtgate
 from relay.vitess.keyspace_snapshots import KeyspaceSnapshots, rounded
 from relay.vitess.moved_tables import TableMoves, tables_moved
@@ -235,8 +236,13 @@ class VitessSource(SqlSource):
         if key:
             self._check_sharding(table, key, hash_key)
             hash_key, vindex = [], ""
-        names = [column.name for column in columns]
-        compute = of_rows(vindex, names.index(hash_key[0])) if vindex and hash_key[0] in names else None
+        types = {column.name: column.type for column in columns}
+        if vindex and types.get(hash_key[0]) == ColumnKind.TIMESTAMP:
+            self._warn_of_no_ids(
+                table, f"The text of the TIMESTAMP {hash_key[0]} depends on the time zone of a session"
+            )
+            vindex = ""
+        compute = of_rows(vindex, [*types].index(hash_key[0])) if vindex and hash_key[0] in types else None
         return replace(self._relayed(table, columns, primary, key, hash_key), keyspace_id=compute)
 
     def _lay_out_moved(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
@@ -339,16 +345,13 @@ class VitessSource(SqlSource):
             if found:
                 require_computable(kind)
         except UncomputableVindex as error:
-            log.warning(
-                "source %s: the changes of %s have no keyspace ids, so no reader can ask for changes of a key range. "
-                "The primary vindex of the table is %s: %s",
-                self.name,
-                table,
-                found[0]["Name"],
-                error,
-            )
+            self._warn_of_no_ids(table, f"The primary vindex of the table is {found[0]['Name']}: {error}")
             kind = ""
         self._vindexes[table] = [column.strip() for column in columns], kind
+
+    def _warn_of_no_ids(self, table: str, why: str) -> None:
+        changes = f"source {self.name}: the changes of {table} have no keyspace ids"
+        log.warning("%s, so no reader can ask for changes of a key range. %s", changes, why)
 
     def _read_tables(self, *, is_planned: bool) -> None:
         found = self.definitions()

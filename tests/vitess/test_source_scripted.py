@@ -124,6 +124,22 @@ def test_a_table_that_an_online_change_replaces_is_read_again_if_it_can_be_and_e
     assert ("`relay snapshot CONFIG s customer`" in caplog.text) != is_read_again
 
 
+def test_a_table_that_a_timestamp_shards_has_no_keyspace_ids(caplog: pytest.LogCaptureFixture) -> None:
+    """Vitess hashes its text in the time zone of the session, which nothing says."""
+    vindex: list[dict[str, str | None]] = [{"Columns": "at", "Type": "xxhash", "Name": "xxhash"}]
+    with source_of(Log(), vindex) as source:
+        found = {
+            kind: source.layout("customer", (*COLUMNS, Column("at", kind)), ["id"]) for kind in ("long", "timestamp")
+        }
+    by_number, by_time = found.values()
+    assert by_number is not None
+    assert by_number.keyspace_id is not None
+    assert by_time is not None
+    assert by_time.keyspace_id is None
+    assert [column.name for column in by_time.schema.key] == ["at", "id"]
+    assert caplog.text.count("the changes of customer have no keyspace ids") == 1
+
+
 def test_a_table_whose_vindex_cannot_be_looked_up_is_not_read() -> None:
     """I2: its rows would go to the partitions of their primary keys."""
     columns = (Column("id", "long"), Column("owner", "long"))
