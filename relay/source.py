@@ -273,7 +273,7 @@ class Source(Protocol):
     def tables(self) -> Sequence[TableSchema]: ...
 
     def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
-        """Return the tables that were relayed before and no longer exist, with their key columns only.
+        """Return the tables that were relayed before and are not among `tables`, with their key columns only.
 
         Tables that the config no longer wants are left out. ``keys``, ``hashed``: as in `Opening`.
         """

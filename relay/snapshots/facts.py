@@ -27,12 +27,12 @@ class Facts:
     """The facts about one source and its stream, as this worker sees them. Times are seconds since the epoch.
 
     ``margin``, ``is_selective``, ``is_initial``: see `SnapshotSource`. ``is_unread``: no snapshot of all tables has
-    finished in any stream. ``tables``: the names of the source's tables. ``dropped``: names of tables that copies may
-    have, and that no longer exist. ``gaps``: the ids of all known gaps. ``to_repair``: the ids of gaps that a snapshot
-    has to repair. ``last_timestamp``: the newest that may have been published. ``requests``: the ones not fulfilled
-    yet, the oldest first. ``published``: the committed checkpoints of shards that list emptied tables. ``segments``:
-    the checkpoints of the segments. ``awaited``: the time up to which shards have to be published before the snapshot
-    ends; 0 if the wait has not begun.
+    finished in any stream. ``tables``: the names of the source's tables. ``dropped``: names of wanted tables that
+    copies may have and that are not among ``tables``. ``gaps``: the ids of all known gaps. ``to_repair``: the ids of
+    gaps that a snapshot has to repair. ``last_timestamp``: the newest that may have been published. ``requests``: the
+    ones not fulfilled yet, the oldest first. ``published``: the committed checkpoints of shards that list emptied
+    tables. ``segments``: the checkpoints of the segments. ``awaited``: the time up to which shards have to be published
+    before the snapshot ends; 0 if the wait has not begun.
     """
 
     now: float

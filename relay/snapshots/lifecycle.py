@@ -344,7 +344,7 @@ class SnapshotTables:
             self._source.has_keys({*(control.tables or control.covered or ())}.difference(control.left_out))
 
     def dropped(self) -> list[TableSchema]:
-        """Return tables that no longer exist but that copies may have."""
+        """Return tables that copies may have and that are not among the tables of the source."""
         plan = self._committed.plan
         found = self._source.dropped(plan.keys, plan.hashed) if plan is not None else ()
         return [self._known_dropped.setdefault(table, table) for table in found]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from relay.errors import RelayError, Unavailable
-from relay.mysql_dialect.sources import SqlSnapshots, measured
+from relay.mysql_dialect.sources import SqlSnapshots, left_out_by, measured
 from relay.mysql_dialect.tables import Table
 from relay.process.slow_call import call_all
 from relay.records import Plan, Shard, ShardCheckpoint, StreamId, followers
@@ -17,6 +17,7 @@ from relay.source import Measured, Segment
 from relay.table import Column
 from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
+from relay.vitess.moved_tables import tables_moved
 from relay.vitess.portion import Portion
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
@@ -92,7 +93,10 @@ class KeyspaceSnapshots(SqlSnapshots):
             for name in wanted
             if reading[shard].has(name)
         )
-        return measured(rows, self._tables(shards[0]).skipped.measured(wanted.keys(), tables))
+        away = {*tables_moved(self._vtgate, names), *left_out_by(published[shard] for shard in reading)} - {*found}
+        away = {name for name in away if self._settings.is_wanted(name) and (tables is None or name in tables)}
+        left_out = self._tables(shards[0]).skipped.measured(wanted.keys(), tables)
+        return measured(rows, sorted({*left_out, *away}))  # I7: these live on in another keyspace
 
     def open(self, segment: Segment) -> CopiedTableReader:
         tables = self._tables(segment.part.shard)

@@ -74,9 +74,9 @@ class VitessSource(SqlSource):
         self._primary_keys: dict[str, Sequence[str]] = {}
         # By table, the first layout that was made of it, even after `connect`.
         self._seen: dict[str, Table] = {}
-        # By table of the plan, its key; and the tables that were ever moved away, or None if that is not known.
+        # By table of the plan, its key; and the tables that were ever moved away, as far as `connect` could find out.
         self._planned: dict[str, Table] = {}
-        self._moved: Set[str] | None = None
+        self._moved: Set[str] = frozenset()
         # These two have locks of their own, which are not held while vtgate is asked.
         self.skipped = SkippedTables(config.name, config.keyspace, config.tables)
         self.layout = LayoutCache(self._lay_out, self.skipped, detailed=self.config.is_debezium)
@@ -124,8 +124,7 @@ class VitessSource(SqlSource):
         try:
             self._moved = tables_moved(self._vtgate, [self._tablets(shard).shard for shard in self._shards])
         except Unavailable as error:
-            log.warning("source %s: %s. Until that works, no snapshot removes rows of dropped tables", self.name, error)
-            self._moved = None
+            log.warning("source %s: %s. Until that works, no snapshot begins", self.name, error)
         self._read_tables(is_planned=label is not None)
         if label is None:  # later, the plan decides what is read, and a column may be gone
             check_protected(self.name, self.config.protect, self.tables())
@@ -171,12 +170,6 @@ class VitessSource(SqlSource):
             clock=self.clock,
             heard=partial(self.clock.note, server=self.config.vtgate),
         )
-
-    def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
-        if (moved := self._moved) is None:
-            return ()
-        # I7: a snapshot does not remove rows of a table that lives on in another keyspace.
-        return [table for table in super().dropped(keys, hashed) if table.table not in moved]
 
     def _known_tables(self, settings: VStreamSettings, of: Shard, start: Start) -> Tables:
         shard = VitessShard.of(self.stream, of, self.config.keyspace)
@@ -357,7 +350,7 @@ class VitessSource(SqlSource):
         found = self.definitions()
         self._text = text_by_default(self._rows_of, self.config.keyspace)
         for name in self.config.named_tables:
-            if name not in found and not (is_planned and name in (self._moved or ())):  # it may have moved
+            if name not in found and not (is_planned and name in self._moved):  # it may have moved
                 log.warning("source %s: keyspace %s has no table %s", self.name, self.config.keyspace, name)
         self._primary_keys = {name: each.primary for name, each in found.items()}
         warn_of_cascades(self.name, self._tablets(self._shards[0]), found)

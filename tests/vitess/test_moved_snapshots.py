@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from relay.change import Snapshot
 from relay.mysql_dialect.catalog import BINARY, TABLES
-from relay.records import ReshardJournal, Shard, ShardCheckpoint, ShardState, SnapshotPart
+from relay.records import (
+    CommittedRecords,
+    Plan,
+    ReshardJournal,
+    Shard,
+    ShardCheckpoint,
+    ShardState,
+    SnapshotBeginning,
+    SnapshotControl,
+    SnapshotPart,
+)
+from relay.snapshots.control import next_step
+from relay.snapshots.facts import Facts, Wait
+from relay.snapshots.lifecycle import SnapshotTables
 from relay.source import Page, Segment
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.source import VitessSource
 from tests.reads import pages_of, reason
 from tests.vitess.copies import ids
 from tests.vitess.reading import new, results_until, source_of
-from tests.vitess.scripted import KEYSPACE, Answer, Fails, Log, Step, copy_script
+from tests.vitess.scripted import JOURNALS, KEYSPACE, Answer, Fails, Log, Step, copy_script, moved
 
 THERE = "customers"
 GONE = Fails("UNKNOWN", "table customer is not present in the database")
@@ -42,6 +57,7 @@ def answers(here: Callable[[], Answer]) -> dict[str, Answer | Callable[[], Answe
         TABLES.format(database=KEYSPACE): here,
         TABLES.format(database=THERE): defined("customer"),
         "show vschema vindexes on `other`": [],
+        "select table_name, table_rows from information_schema.tables where table_schema = database()": [],
         **{each.format(database=KEYSPACE): [] for each in BINARY},
     }
 
@@ -77,6 +93,51 @@ def test_the_rest_of_a_table_that_moves_during_its_snapshot_is_read_in_the_other
             published.update(MOVED)
             results += results_until(reader, lambda read: isinstance(read, Page) and read.finished)
     assert ids(pages_of(results)) == [1, 2, 3, 4, 5, 6]
+
+
+PLAN = Plan("current", 0.0, {"0": START}, dict.fromkeys(("customer", "other"), (("id", "long"),)))
+READ = SnapshotControl(ShardState.READING, "s1", covered=("customer", "other"))
+
+
+def marked(source: VitessSource, control: SnapshotControl) -> list[str]:
+    """Return the tables for which a snapshot of a source ends."""
+    stream = CommittedRecords().of(source.stream)
+    stream.plan = PLAN
+    return sorted(change.table for change in SnapshotTables(source, stream).marks(control, "end"))
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_snapshot_has_no_end_for_a_table_that_was_moved_away_before_the_relay_read_it(is_known: bool) -> None:
+    """I7: it lives on in the other keyspace, so copies keep its rows."""
+    tables = ["customer", "other"]
+    moves: dict[str, Answer] = {JOURNALS: [moved("0-1-4")]} if is_known else {}
+    published = {"0": ShardCheckpoint(ShardState.READING, START if is_known else {**START, "left_out": ["customer"]})}
+    with source_of(Log(), [], answers={**answers(lambda: defined(*tables)), **moves}) as source:
+        source.connect()
+        tables.remove("customer")
+        for wanted in (None, ["customer"]):
+            found = source.snapshots.measure(published, wanted)
+            assert (found.segments, found.left_out) == (0 if wanted else 1, ["customer"])
+        control = replace(READ, gaps=("g",), left_out=tuple(found.left_out))
+        assert marked(source, control) == ["other"]
+        again = VitessSource(source.config)
+        with closing(again):
+            again.connect(KEYSPACE)
+            assert marked(again, control) == ["other"]
+
+
+def test_a_snapshot_ends_after_a_restart_for_a_table_that_was_followed_to_another_keyspace() -> None:
+    """I7, I10: it is not removed from the config, and nothing is read twice."""
+    moves: dict[str, Answer] = {JOURNALS: [moved("0-1-11")]}
+    with source_of(Log(), [], ["customer", "other"], answers={**answers(lambda: defined("other")), **moves}) as source:
+        source.connect(KEYSPACE)
+        there, gone = ({table.table for table in found} for found in (source.tables(), source.dropped(PLAN.keys, {})))
+        facts = Facts(0.0, 65, True, True, False, there, gone, set(), set(), 0, (), {}, {})
+        assert (there, gone) == ({"other"}, {"customer"})
+        for control in (READ, replace(READ, state=ShardState.FINISHED, read=True)):
+            step = next_step(replace(control, begun=SnapshotBeginning(segments=1)), facts)
+            assert isinstance(step, Wait)
+        assert marked(source, READ) == ["customer", "other"]
 
 
 def in_keyspace(steps: Iterator[Step], keyspace: str, shard: str) -> Iterator[Step]:
