@@ -383,7 +383,7 @@ class SourceKind:
     """Finds the tables of an entry that names none."""
     check: Callable[[Any], CheckedSource]
     """Checks for everything that the relay needs, and changes nothing."""
-    rows: Callable[[Any, Callable[[], Sequence[Shard]], Iterable[str]], Iterator[SourceRows]]
+    rows: Callable[[Any, Callable[[], Sequence[Opening]], Iterable[str]], Iterator[SourceRows]]
     """Opens tables of the entry, the third argument, one after another. The second returns the unfinished shards.
 
     Raises ``RelayError`` for a table that does not exist or is not relayed.

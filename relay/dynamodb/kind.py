@@ -19,13 +19,13 @@ from relay.dynamodb.source import DynamoDBSource, table_schema
 from relay.dynamodb.stream_calls import IteratorExpired, ShardNotFound, Transient, TrimmedData, time_to_live, translated
 from relay.dynamodb.table_rows import DynamoDBTableRows, ItemsOfKeys
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.source import CheckedSource, CheckedTable, Finding, SourceKind
+from relay.source import CheckedSource, CheckedTable, Finding, Opening, SourceKind
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
     from relay.config import DynamoDBConfig
-    from relay.records import Plan, Shard, ShardCheckpoint
+    from relay.records import Plan, ShardCheckpoint
 
 _TABLE_TIMEOUT = 10.0  # for a table that is being created
 
@@ -69,7 +69,7 @@ def tagged(source: DynamoDBConfig) -> list[str]:
 
 
 def _rows(
-    entry: DynamoDBConfig, open_shards: Callable[[], Sequence[Shard]], tables: Iterable[str]
+    entry: DynamoDBConfig, open_shards: Callable[[], Sequence[Opening]], tables: Iterable[str]
 ) -> Iterator[DynamoDBTableRows]:
     for _ in tables:  # an entry has one
         try:

@@ -12,8 +12,7 @@ from relay.mysql.database_snapshots import describe
 from relay.mysql.source import MySQLSource
 from relay.mysql_dialect.row_functions import PublishedRows
 from relay.mysql_dialect.sources import check_tables, find_tables
-from relay.records import Shard
-from relay.source import CheckedSource, Finding, SourceKind
+from relay.source import CheckedSource, Finding, Opening, SourceKind
 from relay.table import TableSchema
 
 _CHUNK = 5_000  # rows that one statement reads
@@ -89,9 +88,9 @@ def _check(entry: MySQLConfig) -> CheckedSource:
 
 
 def _rows(
-    entry: MySQLConfig, open_shards: Callable[[], Sequence[Shard]], tables: Iterable[str]
+    entry: MySQLConfig, open_shards: Callable[[], Sequence[Opening]], tables: Iterable[str]
 ) -> Iterator[MySQLTableRows]:
-    shards, source = [shard.name for shard in open_shards()], MySQLSource(entry)
+    shards, source = [each.shard.name for each in open_shards()], MySQLSource(entry)
     for table in tables:
         yield MySQLTableRows(source, shards, table)
 

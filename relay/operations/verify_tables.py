@@ -26,7 +26,7 @@ from relay.kafka.group_offsets import GroupOffsets, Offsets
 from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, NoRoom, are_alike, digest_pairs
 from relay.operations.suspicion import ROUNDS, Judgement, Suspicion, Terms
 from relay.records import Shard
-from relay.source import SourceRows
+from relay.source import Opening, SourceRows
 from relay.stream.watermark_records import OVERALL
 from spark_consumers.kept_rows import KeptRows, kept_rows
 from spark_consumers.records import Layout
@@ -370,11 +370,16 @@ class AppliedTime:
         return found
 
 
-def open_shards(config: Config, entry: SourceConfig) -> list[Shard]:
-    """Return the shards that have not ended, with their starts: during a reshard, old and new shards have its rows."""
+def open_shards(config: Config, entry: SourceConfig) -> list[Opening]:
+    """Return the shards that have not ended: during a reshard, old and new shards have its rows."""
     committed = committed_records(config).newest(entry.name)
-    checkpoints = committed.checkpoints if committed is not None else {}
-    found = [Shard(id, start=each.start) for id, each in sorted(checkpoints.items()) if not each.state.ended]
+    checkpoints, plan = (committed.checkpoints, committed.plan) if committed is not None else ({}, None)
+    keys, hashed = (plan.keys, plan.hashed) if plan is not None else ({}, {})
+    found = [
+        Opening(Shard(id), each.start or {}, keys=keys, hashed=hashed)
+        for id, each in sorted(checkpoints.items())
+        if not each.state.ended
+    ]
     if not found:
         raise Unavailable(f"source {entry.name} has not been read yet: start `relay run` first")
     return found

@@ -5,14 +5,13 @@ from contextlib import closing
 
 from relay.config import VitessConfig
 from relay.mysql_dialect.sources import check_tables, find_tables
-from relay.records import Shard
-from relay.source import SourceKind
+from relay.source import Opening, SourceKind
 from relay.vitess.source import VitessSource
 from relay.vitess.table_rows import VitessTableRows
 
 
 def _rows(
-    entry: VitessConfig, open_shards: Callable[[], Sequence[Shard]], tables: Iterable[str]
+    entry: VitessConfig, open_shards: Callable[[], Sequence[Opening]], tables: Iterable[str]
 ) -> Iterator[VitessTableRows]:
     with closing(VitessSource(entry)) as source:
         shards = open_shards()

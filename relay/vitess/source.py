@@ -155,11 +155,8 @@ class VitessSource(SqlSource):
         return [Shard(name) for name in self._shards]
 
     def open(self, opening: Opening) -> ShardReader:
-        self.skipped.keep(opening.keys)
+        self._plan(opening)
         parents = opening.parents.values()
-        self._planned = {
-            name: lay_out_keys(self.name, name, keys, opening.hashed.get(name)) for name, keys in opening.keys.items()
-        }
         settings = replace(self._settings, portion=Portion.of(opening.start))
         return VitessShardReader(
             self._vtgate,
@@ -182,10 +179,8 @@ class VitessSource(SqlSource):
             hides_values=bool(self.config.protect),
             rereads=self._rereads,
         )
-        # A reshard may take all tables to another keyspace: these keep their keyspace ids.
-        is_moved = bool(settings.portion.only) or not start
         return Tables(
-            self._moved_layouts() if keyspace != self.config.keyspace and is_moved else self.layout,
+            self._layouts_in(keyspace, start),
             self._layouts,
             {name: table for name, table in self._planned.items() if settings.is_wanted(name)},
             followed=followed,
@@ -270,6 +265,22 @@ class VitessSource(SqlSource):
         self.skipped.take_back(table)
         self.skipped.keep((table,))
         return found
+
+    def layouts(self, keyspace: str, opening: Opening) -> LayoutCache:
+        """Return the layouts of the tables that the stream of a shard reads in ``keyspace``."""
+        self._plan(opening)
+        return self._layouts_in(keyspace, opening.start)
+
+    def _plan(self, opening: Opening) -> None:
+        self.skipped.keep(opening.keys)
+        self._planned = {
+            name: lay_out_keys(self.name, name, keys, opening.hashed.get(name)) for name, keys in opening.keys.items()
+        }
+
+    def _layouts_in(self, keyspace: str, start: Start) -> LayoutCache:
+        # A reshard may take all tables to another keyspace: these keep their keyspace ids.
+        is_moved = bool(Portion.of(start).only) or not start
+        return self._moved_layouts() if keyspace != self.config.keyspace and is_moved else self.layout
 
     def _moved_layouts(self) -> LayoutCache:
         return LayoutCache(self._lay_out_moved, self.skipped, detailed=self.config.is_debezium)

@@ -14,7 +14,7 @@ from relay.errors import RelayError, Unavailable
 from relay.mysql_dialect.catalog import quoted
 from relay.mysql_dialect.printed import Printed, printed, printed_text, sets_by_text
 from relay.mysql_dialect.row_functions import PublishedRows
-from relay.records import Shard
+from relay.source import Opening
 from relay.table import TableSchema
 from relay.types.sql import Form, defined
 from relay.vitess.portion import Portion
@@ -31,9 +31,9 @@ class VitessTableRows:
     changes meanwhile has to be read again.
     """
 
-    def __init__(self, source: VitessSource, shards: Sequence[Shard], table: str) -> None:
-        having = [each for each in shards if Portion.of(each.start or {}).has(table)]  # I1: MoveTables moved it
-        named = {each.name: VitessShard.of(source.stream, each, source.config.keyspace) for each in having}
+    def __init__(self, source: VitessSource, shards: Sequence[Opening], table: str) -> None:
+        having = [each for each in shards if Portion.of(each.start).has(table)]  # I1: MoveTables moved it
+        named = {each.shard.name: VitessShard.of(source.stream, each.shard, source.config.keyspace) for each in having}
         self._shards = list(named.values())  # I7: after a move back, two streams have the name of one shard
         if not named:  # otherwise, every published row would count as surplus
             raise Unavailable(f"source {source.name}: no shard with table {table} is read yet: try again later")
@@ -41,7 +41,8 @@ class VitessTableRows:
         definition = source.definitions(keyspaces[0]).get(table)
         if definition is None:
             raise RelayError(f"source {source.name}: keyspace {keyspaces[0]} has no table {table}")
-        layout = None if definition.problem else source.layout(table, tuple(definition.columns), definition.primary)
+        layouts = source.layouts(keyspaces[0], having[0])  # I2: a moved table keeps its key
+        layout = None if definition.problem else layouts(table, tuple(definition.columns), definition.primary)
         if layout is None:
             problem = definition.problem or "is not relayed: list it in `tables`"
             raise RelayError(f"source {source.name}: table {table} {problem}")

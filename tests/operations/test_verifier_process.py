@@ -25,6 +25,7 @@ from relay.operations.verify_forever import ForeverVerifier, WatchedCache, Watch
 from relay.records import Shard
 from relay.services.mariadb import PASSWORD, USER
 from relay.services.postgres import execute
+from relay.source import Opening
 from spark_consumers.kept_rows import kept_rows
 from spark_consumers.sinks.postgres_values import OURS
 from tests.clock import Clock
@@ -76,6 +77,7 @@ def test_faults_of_a_cache_in_redis_and_a_copy_in_postgresql_are_accused(
     monkeypatch.setitem(sys.modules, unique, SimpleNamespace(notes=notes))
     observer = VerifierObserver("shop", ["cache", "copy"], tmp_path / "state" / "verify-cache-copy.json", clock)
     common = progress, observer, told.append, clock
+    shard = Opening(Shard("-"), {})
     with kept_rows(config, "copy") as opened:
         watched = [
             WatchedCache(
@@ -85,7 +87,7 @@ def test_faults_of_a_cache_in_redis_and_a_copy_in_postgresql_are_accused(
             ),
             WatchedTables(
                 "copy", *common,
-                sources={"shop": partial(kind_of(config.sources[0]).rows, config.sources[0], lambda: [Shard("-")])},
+                sources={"shop": partial(kind_of(config.sources[0]).rows, config.sources[0], lambda: [shard])},
                 tables={"orders": "shop"}, kept=opened,
             ),
         ]  # fmt: skip

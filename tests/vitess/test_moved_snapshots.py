@@ -1,10 +1,11 @@
-"""Snapshots of tables that MoveTables takes to another keyspace, from a scripted vtgate."""
+"""The rows of tables that MoveTables takes to another keyspace, from a scripted vtgate: snapshots, and verify."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,10 @@ from relay.records import (
 from relay.snapshots.control import next_step
 from relay.snapshots.facts import Facts, Wait
 from relay.snapshots.lifecycle import SnapshotTables
-from relay.source import Page, Segment
+from relay.source import Opening, Page, Segment
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.source import VitessSource
+from relay.vitess.table_rows import VitessTableRows
 from tests.reads import pages_of, reason
 from tests.vitess.copies import ids
 from tests.vitess.reading import new, results_until, source_of
@@ -138,6 +140,20 @@ def test_a_snapshot_ends_after_a_restart_for_a_table_that_was_followed_to_anothe
             step = next_step(replace(control, begun=SnapshotBeginning(segments=1)), facts)
             assert isinstance(step, Wait)
         assert marked(source, READ) == ["customer", "other"]
+
+
+@pytest.mark.parametrize("tables", [None, ["customer", "other"]])
+def test_a_moved_table_is_verified_by_the_key_that_its_changes_have(tables: list[str] | None) -> None:
+    """I2: the other keyspace has no vindex for it, and the first one no longer knows the table."""
+    plan: dict[str, Any] = {"keys": {"customer": [["name", "string"], ["id", "long"]]}, "hashed": {"customer": 1}}
+    starts = {f"{THERE}/-@tx": {**START, **ONLY}, "0@ty": {**START, **WITHOUT}}
+    openings = [Opening(Shard(name), start, **plan) for name, start in starts.items()]
+    unknown = "VT05005: table 'customer' does not exist in keyspace 'commerce'"
+    with source_of(Log(), unknown, tables, answers=answers(lambda: defined("other"))) as source:
+        source.connect()
+        rows = VitessTableRows(source, openings, "customer")
+    assert [column.name for column in rows.schema.key] == ["name", "id"]
+    assert rows.schema.hash_columns == 1
 
 
 def in_keyspace(steps: Iterator[Step], keyspace: str, shard: str) -> Iterator[Step]:

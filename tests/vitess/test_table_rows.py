@@ -15,6 +15,7 @@ from relay.errors import RelayError, Unavailable
 from relay.operations.compared_rows import ComparedTable
 from relay.records import Shard
 from relay.services.vitess import Vitess, database
+from relay.source import Opening
 from relay.vitess.source import VitessSource
 from relay.vitess.table_rows import VitessTableRows
 from tests import needs
@@ -80,13 +81,14 @@ def rows(cluster: Vitess) -> Iterator[Callable[..., VitessTableRows]]:
     made: list[Any] = []
 
     def opened(
-        table: str, keyspace: str = "one", shards: tuple[str | Shard, ...] = ("0",), **rules: Any
+        table: str, keyspace: str = "one", shards: tuple[str | Opening, ...] = ("0",), **rules: Any
     ) -> VitessTableRows:
         entry = {"name": "s", "type": "vitess", "vtgate": cluster.vtgate, "keyspace": keyspace, "tables": [table]}
         source = VitessSource(VitessConfig.model_validate({**entry, **rules}))
         made.append(source)
         source.connect()
-        return VitessTableRows(source, [Shard(each) if isinstance(each, str) else each for each in shards], table)
+        openings = [Opening(Shard(each), {}) if isinstance(each, str) else each for each in shards]
+        return VitessTableRows(source, openings, table)
 
     yield opened
     for each in made:
@@ -165,8 +167,8 @@ def test_the_rows_of_a_moved_table_are_read_where_it_is_and_those_of_the_others_
 ) -> None:
     """After MoveTables, each stream has a portion of the tables. The keyspace has this table no longer."""
     only = {"only": ["orders"]}
-    moved = Shard("split/-80", start=only), Shard("split/80-", start=only)
-    shards = Shard("0@2", start={"without": ["orders"]}), *moved
+    moved = Opening(Shard("split/-80"), only), Opening(Shard("split/80-"), only)
+    shards = Opening(Shard("0@2"), {"without": ["orders"]}), *moved
     cluster.execute("delete from orders", "split")
     cluster.execute("insert into orders (region, id) values ('eu', 1), ('eu', 2), ('eu', 3), ('eu', 4)", "split")
     assert sorted(key["id"] for key, _ in rows("orders", shards=shards).all()) == [1, 2, 3, 4]
@@ -183,7 +185,7 @@ def test_the_rows_of_a_table_that_was_moved_back_are_read_once(
     """The streams of what had stayed and of what has come back are of one shard."""
     below("delete from rounded")
     below("insert rounded (id) values (1), (2)")
-    shards = Shard("0@2", start={"without": ["orders"]}), Shard("0@3")
+    shards = Opening(Shard("0@2"), {"without": ["orders"]}), Opening(Shard("0@3"), {})
     assert [key["id"] for key, _ in rows("rounded", shards=shards).all()] == [1, 2]
 
 
