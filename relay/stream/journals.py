@@ -9,6 +9,7 @@ same name and tables. It does not depend on anything else, so journals that come
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from typing import NamedTuple
 
 from relay.errors import RelayError
 from relay.keyrange import KeyRange, shard_range
@@ -24,12 +25,12 @@ def check_participants(
             f"journal {journal.id} ended shard {shard.id}, but names only {', '.join(journal.participants)} as its "
             "participants"
         )
-    shards = shards_of(plan, checkpoints)
+    shards, _ = _derived(plan, checkpoints)
     known = {each.name for each in shards}
     # A shard that is behind may yet be followed by one that takes part.
     behind = [_range_of(each.name) for each in shards if each.id != shard.id and not has_ended(checkpoints, each.id)]
     for name in journal.participants:
-        if name not in known and not any(_range_of(name).intersects(each) for each in behind):  # I10
+        if name not in known and not _is_among(behind, name):  # I10
             is_move = shard.name in journal.targets
             taken = (
                 f"takes tables from shard {shard.id} and from {name}"
@@ -47,8 +48,38 @@ def shards_of(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> list[Sh
     """Return every shard of the stream, past and present: those in the plan, and those that journals announced.
 
     A shard that continues several is announced once all of them have ended. Raises ``RelayError`` if two journals
-    announce one shard.
+    announce one shard, or if a shard that has ended waits for one that cannot come.
     """
+    shards, waiting = _derived(plan, checkpoints)
+    coming = [_range_of(each.name) for each in shards if waiting and not has_ended(checkpoints, each.id)]
+    while found := [each for each in waiting if all(_is_among(coming, name) for name in each.missing)]:
+        coming += [_range_of(target) for each in found for target in each.targets]
+        waiting = [each for each in waiting if each not in found]
+    if waiting:  # I10
+        journal, ended, missing, _ = waiting[0]
+        raise RelayError(
+            f"journal {journal} ended {', '.join(ended)}, and what follows waits for {', '.join(missing)} with the "
+            "same tables. No shard that is read can become that: their tables differ, or one was lost. Run "
+            "`relay reset` to begin with the current shards"
+        )
+    return shards
+
+
+class _Waiting(NamedTuple):
+    """Shards that a journal has ``ended``, and whose ``targets`` wait for the ``missing`` participants."""
+
+    journal: str
+    ended: list[str]
+    missing: list[str]
+    targets: list[str]
+
+
+def _is_among(coming: Iterable[KeyRange], name: str) -> bool:
+    return any(map(_range_of(name).intersects, coming))
+
+
+def _derived(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> tuple[list[Shard], list[_Waiting]]:
+    """Return every shard, and what is not announced yet."""
     shards = {name: Shard(name) for name in plan.shards}
     # By shard, itself and its ancestors.
     lines: dict[str, frozenset[str]] = {name: frozenset([name]) for name in shards}
@@ -84,7 +115,13 @@ def shards_of(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> list[Sh
             parents = tuple(each[time] for each in beside.values())
             for target, start in targets.items():
                 announce(target, start, parents)
-    return list(shards.values())
+    left = []
+    for (number, following), beside in ended.items():
+        most = max(map(len, beside.values()))
+        if missing := [name for name, each in beside.items() if len(each) < most]:
+            names = [each for found in beside.values() for each in found]
+            left.append(_Waiting(number, names, missing, sorted(Shard(target).name for target in following)))
+    return list(shards.values()), left
 
 
 def renamed(
@@ -95,7 +132,7 @@ def renamed(
     If a shard had ended, a shard with the same name is now a different one: its positions may belong to another
     sequence, so tokens of the two must not look as if they came from one shard. ``before``: the former plan.
     """
-    there = {shard.id for shard in shards_of(before, checkpoints)}
+    there = {shard.id for shard in _derived(before, checkpoints)[0]}
     known = {*there, *before.past}
     ids: dict[str, Start] = {}
     for name, start in starts.items():
