@@ -113,7 +113,7 @@ class Coordinator:
             self._shard(name).delivered = position
         for name in found.active:
             self._start(name)
-        self._start_ready_shards()
+        self._start_ready_shards(resumed=True)
         self._open(self.active)
 
     # ------------------------------------------------------------------ reading
@@ -241,13 +241,14 @@ class Coordinator:
         self._listed_at = self.clock()
         return listing
 
-    def _start_ready_shards(self, *, complete: bool = True) -> bool:
+    def _start_ready_shards(self, *, complete: bool = True, resumed: bool = False) -> bool:
         """Start the shards that may be read, each once; return whether there are any.
 
-        A shard that is listed only after one of its descendants was started is a gap instead.
+        A shard that is listed only after one of its descendants was started is a gap instead. ``resumed``: at a token,
+        whose rule decides.
         """
         names = self.graph.ready(self.started, complete=complete)
-        late = [name for name in names if self.graph.is_late(name, self.started)]  # I2
+        late = [name for name in names if not resumed and self.graph.is_late(name, self.started)]  # I2
         ready = [self._start(name) for name in names if name not in late]
         for shard in ready:
             parent = self.shards.get(self.graph.parent(shard.id) or "")
