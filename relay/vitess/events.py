@@ -193,6 +193,7 @@ class ShardEvents:
         transaction = self._transaction
         if not gtid:
             raise BrokenStream(f"rows came after {self.position.executed}, but their position {executed} adds no GTID")
+        self.position.check_history(gtid, executed, self.shard)
         transaction.gtid = gtid
         # I7: no later token is earlier than this.
         transaction.timestamp = min(transaction.timestamp, latest_timestamp(self._clock()))
@@ -225,7 +226,9 @@ class ShardEvents:
             self.changes.end()
         elif event.type == EventKind.COMMIT:
             self.rows.tables.moves.is_due = True  # I3: a journal may have been written
-        self.position = transaction.position_after(self.position)
+        after = transaction.position_after(self.position)
+        self.position.check_history(transaction.gtid, after.executed, self.shard)
+        self.position = after
         self._end.note(self.position.executed)
         if seconds := transaction.timestamp or event.timestamp:
             self._read = min(seconds, latest_timestamp(self._clock()))

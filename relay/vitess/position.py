@@ -61,6 +61,19 @@ class VStreamPosition:
         """The set that a tablet needs, so that it has every transaction that is published, even in part."""
         return gtid.parse(including(self.executed, self.transaction) if self.transaction else self.executed)
 
+    def check_history(self, transaction: str, executed: str, shard: VitessShard) -> None:
+        """Raise ``RelayError`` if another transaction has the place of the one whose rows are published in part.
+
+        ``transaction``: the GTID of the next transaction. ``executed``: the set at its end.
+        """
+        if not self.done or transaction in ("", self.transaction) or not executed.startswith("MariaDB/"):
+            return
+        if gtid.parse(executed).contains(gtid.parse(f"MariaDB/{self.transaction}")):  # I10
+            raise RelayError(
+                f"shard {shard.qualified} is at {transaction} without {self.transaction}, of which rows were read: the "
+                f"database has lost it. Reset the source: `relay reset CONFIG {shard.source} --to ...`"
+            )
+
 
 def position_in(vgtid: pb.VGtid, shard: VitessShard) -> tuple[pb.ShardGtid, str]:
     """Return the position of ``shard``, and its executed set in canonical form. Raises `BrokenStream` without one."""

@@ -168,7 +168,11 @@ class Watch:
         # A position beyond the head comes from an active stream, or the shard never had it.
         if not executed.contains(head) or (executed != head and not is_active):
             return None
-        self.reached, self._ahead = asked, None
+        self._ahead = None
+        if position.done:  # I10: its rows are published, and may be lost
+            self.diagnose_lag(replace(position, executed=position.needed.position), head, patient=False)
+            return None
+        self.reached = asked
         self._certain_at = self._changed_at = now
         self._reopened = 0
         return asked
