@@ -128,8 +128,9 @@ def by_the_rule(of_seed: list[list[Published]]) -> list[tuple[VerdictCounts, lis
     for batch in of_seed:
         counts = VerdictCounts()
         heads = [_with_image(each) for each in batch]
-        for key, heads_of in group_by_item(heads).items():
-            rows[key] = fold(rows.get(key), heads_of, counts)
+        for topic in sorted({head.place.topic for head in heads}):  # one after another, as `copy.apply` takes them
+            for key, heads_of in group_by_item([head for head in heads if head.place.topic == topic]).items():
+                rows[key] = fold(rows.get(key), heads_of, counts)
         found.append((counts, sorted(_row(key, row) for key, row in rows.items() if row is not None)))
     return found
 
