@@ -127,12 +127,14 @@ def low_watermark(checkpoints: Mapping[str, ShardCheckpoint], lineage: Lineage) 
     if not lineage.listings or not lineage.listed.keys() <= checkpoints.keys():
         return None
     followed = {parent for c in checkpoints.values() for parent in c.parents}
+    unclear = [shard for shard, times in lineage.absent.items() if times == 1 and shard not in followed]
     # I1: a single listing may lack both an ended shard and its children.
-    unclear = {shard for shard, times in lineage.absent.items() if times == 1 and shard not in followed}
+    if any(shard in checkpoints and checkpoints[shard].state.ended for shard in unclear):
+        return None
     last = [
         checkpoint.progress if checkpoint.progress is not None else _progress_of_parents(checkpoint, checkpoints)
         for shard, checkpoint in checkpoints.items()
-        if not checkpoint.state.ended or (not lineage.children(shard) and (shard in lineage.listed or shard in unclear))
+        if not checkpoint.state.ended or (shard in lineage.listed and not lineage.children(shard))
     ]
     low = min(last, default=0.0)
     return low if low > 0 else None
