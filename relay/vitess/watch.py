@@ -110,6 +110,8 @@ class Watch:
         )
         # A head that has not been reached, and when it was asked for.
         self._ahead: tuple[float, GtidSet] | None = None
+        # Why a head counts as not reached: no tablet has all of a transaction of which rows were read.
+        self._behind: str | None = None
         # When a head was last asked for, by the monotonic clock.
         self._asked_at = -settings.ask_every
         self._mismatches = 0
@@ -124,7 +126,7 @@ class Watch:
     def opened(self) -> None:
         """Note that a stream was opened. A head that was asked for earlier does not apply to it."""
         self._head.close()
-        self._ahead = None
+        self._ahead = self._behind = None
         self._asked_at = -self.settings.ask_every
         self._received_at = self._certain_at = time.monotonic()
 
@@ -137,6 +139,7 @@ class Watch:
         self._certain_at = time.monotonic()
         if has_changes:
             self._changed_at = self._certain_at
+        self._behind = None
         self._mismatches = self._reopened = 0
         self._primary.close()  # the answer may lack what has been read since
 
@@ -170,8 +173,10 @@ class Watch:
             return None
         self._ahead = None
         if position.done:  # I10: its rows are published, and may be lost
-            self.diagnose_lag(replace(position, executed=position.needed.position), head, patient=False)
+            needed = replace(position, executed=position.needed.position)
+            self._behind = self.diagnose_lag(needed, head, patient=False)
             return None
+        self._behind = None
         self.reached = asked
         self._certain_at = self._changed_at = now
         self._reopened = 0
@@ -187,7 +192,7 @@ class Watch:
             return f"vtgate sent nothing for {silence:g} s: {self.tablets.explain_silence()}"
         patience = silence * 2 ** min(self._reopened, _DOUBLINGS)
         is_patient = now - self._certain_at <= patience
-        behind = None
+        behind = self._behind
         if self._ahead is not None and not is_active:
             behind = self.diagnose_lag(position, self._ahead[1], patient=is_patient)
         if is_patient:
