@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from relay.errors import Unavailable
@@ -48,5 +48,7 @@ def _read(open_rows: Callable[[], Iterator[KeptRow]]) -> Iterator[KeptRow]:
 def _unavailable() -> Iterator[None]:
     try:
         yield
+    except Py4JNetworkError:  # I10: the JVM has ended, and no later read of this process can succeed
+        raise
     except (PySparkException, Py4JError) as error:  # I12
         raise Unavailable(cause(error)) from error

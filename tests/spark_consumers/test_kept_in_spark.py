@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from relay.errors import Unavailable
@@ -65,4 +66,14 @@ def test_a_table_that_spark_cannot_open_is_unavailable() -> None:
         raise PySparkException("[TABLE_OR_VIEW_NOT_FOUND] it is being swapped")
 
     with pytest.raises(Unavailable, match="it is being swapped"):
+        KeptInSpark(fail, layout({"id": "long"}, {"id": "long"}), ["id"])
+
+
+def test_the_end_of_the_jvm_is_not_taken_for_rows_that_cannot_be_read() -> None:
+    """I10: a service that runs for ever could never read them again, and nobody would start it anew."""
+
+    def fail(*_: Any) -> KeptRows:
+        raise Py4JNetworkError("the JVM has ended")
+
+    with pytest.raises(Py4JNetworkError):
         KeptInSpark(fail, layout({"id": "long"}, {"id": "long"}), ["id"])
