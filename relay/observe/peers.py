@@ -141,10 +141,12 @@ def get(
 ) -> tuple[int, str, bytes]:
     """Return the code, the reason and at most ``at_most`` bytes of an answer. Raises ``OSError``, ``HTTPException``.
 
-    ``tls``: None for clear text. ``seconds``: for the connection, and for each read.
+    ``tls``: None for clear text. ``seconds``: for each read; to connect, at most `_SECONDS`.
     """
     connect = http.client.HTTPConnection if tls is None else partial(http.client.HTTPSConnection, context=tls)
-    with closing(connect(host, port, timeout=seconds)) as connection:
+    with closing(connect(host, port, timeout=min(seconds, _SECONDS))) as connection:
+        connection.connect()
+        connection.sock.settimeout(seconds)  # a page waits for the worker's own peers
         # A redirect is not followed, because the credentials are for this address only.
         connection.request("GET", path, headers=dict(headers))
         answered = connection.getresponse()
