@@ -192,7 +192,7 @@ class Watch:
             return f"vtgate sent nothing for {silence:g} s: {self.tablets.explain_silence()}"
         patience = silence * 2 ** min(self._reopened, _DOUBLINGS)
         is_patient = now - self._certain_at <= patience
-        behind = self._behind
+        behind = self._behind  # I10
         if self._ahead is not None and not is_active:
             behind = self.diagnose_lag(position, self._ahead[1], patient=is_patient)
         if is_patient:

@@ -9,8 +9,9 @@ import pytest
 
 from relay.errors import RelayError
 from relay.source import Page
+from relay.vitess.client import TABLET_TYPES
 from relay.vitess.proto import vtgate_pb2 as pb
-from tests.vitess.reading import NOW, START, is_at_head, new, opened, until
+from tests.vitess.reading import NOW, START, failure, is_at_head, new, opened, until
 from tests.vitess.scripted import HOLDS, Log, ScriptedVtgate, Step
 
 
@@ -52,3 +53,17 @@ def test_a_shard_that_has_lost_a_transaction_of_which_rows_are_published_is_not_
         pytest.raises(RelayError, match=error),
     ):
         until(reader, is_at_head)
+
+
+def test_a_replica_that_never_gets_the_rest_of_a_transaction_of_which_rows_were_read_is_named() -> None:
+    """I10: it is at its head, and it would seem that nothing is missing."""
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [
+                Log().vgtid("MariaDB/0-1-11" if request.tablet_type == TABLET_TYPES["PRIMARY"] else "MariaDB/0-1-10")
+            ]
+        yield HOLDS
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, silence=0.2, now=NOW, after=half()) as reader:
+        assert "the REPLICA tablet is at MariaDB/0-1-10, behind MariaDB/0-1-11" in failure(reader, "behind")
