@@ -177,7 +177,7 @@ with delta_session(spark) as session:
     session.createDataFrame([[row.get(name) for name in schema.names]], schema).writeTo(log.name).append()
 for each in (config, inside):
     with kept_rows(each, "log") as opened:
-        assert opened.args[0].conf.get("spark.sql.shuffle.partitions") == "3"
+        assert opened.args[0].args[0].conf.get("spark.sql.shuffle.partitions") == "3"
         print([row.key for row in opened(layout({"id": "long"}, {"id": "long"}), ["id"]).all()])
 """
 
