@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
-from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardCheckpoint, ShardState
+from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardCheckpoint, ShardState, has_ended
 
 _RECENT = 0.1  # seconds
 _SHARE = 50
@@ -126,10 +126,9 @@ def low_watermark(checkpoints: Mapping[str, ShardCheckpoint], lineage: Lineage) 
     """
     if not lineage.listings or not lineage.listed.keys() <= checkpoints.keys():
         return None
-    followed = {parent for c in checkpoints.values() for parent in c.parents}
-    unclear = [shard for shard, times in lineage.absent.items() if times == 1 and shard not in followed]
+    unclear = {shard for shard, times in lineage.absent.items() if times == 1 and has_ended(checkpoints, shard)}
     # I1: a single listing may lack both an ended shard and its children.
-    if any(shard in checkpoints and checkpoints[shard].state.ended for shard in unclear):
+    if unclear and not unclear <= {parent for c in checkpoints.values() for parent in c.parents}:
         return None
     last = [
         checkpoint.progress if checkpoint.progress is not None else _progress_of_parents(checkpoint, checkpoints)
