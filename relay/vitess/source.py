@@ -226,9 +226,7 @@ class VitessSource(SqlSource):
             hash_key, vindex = [], ""
         types = {column.name: column.type for column in columns}
         if vindex and types.get(hash_key[0]) == ColumnKind.TIMESTAMP:
-            self._warn_of_no_ids(
-                table, f"The text of the TIMESTAMP {hash_key[0]} depends on the time zone of a session"
-            )
+            self._warn_of_no_ids(table, f"The text of TIMESTAMP {hash_key[0]} depends on a session's time zone")
             vindex = ""
         compute = of_rows(vindex, [*types].index(hash_key[0])) if vindex and hash_key[0] in types else None
         return replace(self._relayed(table, columns, primary, key, hash_key), keyspace_id=compute)
