@@ -1,9 +1,8 @@
-"""Functions whose results are read through the cache: keys, codecs, and the same for coroutines."""
+"""Functions whose results are read through the cache: keys, and the same for coroutines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -12,46 +11,14 @@ from typing import Any
 import orjson
 import pytest
 
-from relay.cache import (
-    JSON,
-    TEXT,
-    AsyncTokenCache,
-    Cached,
-    Codec,
-    Invalidator,
-    MemoryStore,
-    TokenCache,
-    cached,
-    entry_key,
-    generation_key,
-)
+from relay.cache import AsyncTokenCache, Codec, Invalidator, MemoryStore, TokenCache, cached
 from relay.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Order:
-    customer: str
-    number: int
-
-
-ORDER: Codec[Order] = Codec(orjson.dumps, lambda raw: Order(**orjson.loads(raw)))
+from tests.cache.cached_rows import Rows, asynchronous
 
 
 @pytest.fixture
 def cache() -> TokenCache:
     return TokenCache(MemoryStore(), "shop")
-
-
-class Rows:
-    """What a function reads, and how often it did."""
-
-    def __init__(self, **rows: Any) -> None:
-        self.rows = rows
-        self.reads = 0
-
-    def read(self, name: str) -> Any:
-        self.reads += 1
-        return self.rows.get(name)
 
 
 def test_a_result_is_read_once_until_its_key_is_invalidated(cache: TokenCache) -> None:
@@ -106,73 +73,6 @@ def test_a_function_may_make_the_key(cache: TokenCache) -> None:
 def test_a_key_of_something_that_is_not_a_parameter_is_refused_at_once(cache: TokenCache) -> None:
     with pytest.raises(ValueError, match=r"'user:{nmae}' names 'nmae', which is not a parameter"):
         cached(cache, key="user:{nmae}")(lambda name: name)
-
-
-def test_a_result_is_of_the_same_types_whether_it_was_cached_or_not(cache: TokenCache) -> None:
-    user = cached(cache, key="user:{name}")(Rows(ada={"roles": ("a", "b")}).read)
-    assert [user("ada"), user("ada")] == [{"roles": ["a", "b"]}] * 2
-
-
-@pytest.mark.parametrize(
-    ("codec", "value", "raw"),
-    [
-        (JSON, {"a": [1, None, "é"]}, '{"a":[1,null,"é"]}'.encode()),
-        (TEXT, "é", "é".encode()),
-        (ORDER, Order("ada", 7), b'{"customer":"ada","number":7}'),
-    ],
-)
-def test_a_codec_makes_the_bytes_and_values_of_them(
-    cache: TokenCache, codec: Codec[Any], value: Any, raw: bytes
-) -> None:
-    function = cached(cache, key="k:{n}", codec=codec)(lambda n: value)
-    assert [function(1), function(1)] == [value, value]
-    (stored,), _ = cache.store.read([entry_key("shop", "k:1")], generation_key("shop"))
-    assert stored is not None
-    assert stored.value == raw
-    assert function.load(1).value == raw
-
-
-def as_text(name: str) -> str:
-    return "ada/7"
-
-
-def test_bytes_of_another_codec_are_loaded_again_and_replaced(cache: TokenCache) -> None:
-    """A new version of the application reads what the old one has cached."""
-    rows = Rows(k=Order("ada", 7))
-    cached(cache, key="{name}", codec=TEXT)(as_text)("k")
-    order = cached(cache, key="{name}", codec=ORDER)(rows.read)
-    assert [order("k"), order("k")] == [Order("ada", 7)] * 2
-    assert rows.reads == 1
-
-
-class Contended(TokenCache):
-    """Before each of the first reads, another version of the application stores other bytes of its own codec."""
-
-    left = 2
-
-    async def read(self, *args: Any, **kwargs: Any) -> dict[str, Cached]:
-        if self.left:
-            self.left -= 1
-            other = TokenCache(self.store, self.namespace)
-            other.invalidate("k")
-            cached(other, key=str, codec=TEXT)(lambda name: f"{name} {self.left}")("k")
-        return await super().read(*args, **kwargs)
-
-
-def test_other_bytes_of_another_codec_are_loaded_again_as_well() -> None:
-    """Two versions of an application run at the same time, and the other stores the value again after a change."""
-    order = cached(Contended(MemoryStore(), "shop"), key="{name}", codec=ORDER)(Rows(k=Order("ada", 7)).read)
-    assert order("k") == Order("ada", 7)
-
-
-def test_a_result_that_cannot_be_encoded_is_an_error_and_keeps_no_lease(cache: TokenCache) -> None:
-    rows = Rows(k=object())
-    function = cached(cache, key="{name}")(rows.read)
-    with pytest.raises(TypeError):
-        function("k")
-    rows.rows["k"] = 1
-    assert function("k") == 1
-    assert rows.reads == 2
 
 
 def test_an_error_of_the_function_reaches_the_caller_and_is_not_cached(cache: TokenCache) -> None:
@@ -367,14 +267,6 @@ def test_a_row_of_a_day_is_not_cached_under_a_time_of_that_day(cache: TokenCache
 # -- coroutines ---------------------------------------------------------------------------------------------
 
 
-def asynchronous(read: Callable[[str], Any]) -> Callable[[str], Awaitable[Any]]:
-    async def function(name: str) -> Any:
-        await asyncio.sleep(0)
-        return read(name)
-
-    return function
-
-
 def test_a_coroutine_functions_results_are_cached_by_the_same_rules(cache: TokenCache) -> None:
     rows = Rows(ada={"total": 7})
     user = cached(AsyncTokenCache(cache), key="user:{name}")(asynchronous(rows.read))
@@ -400,25 +292,3 @@ def test_a_coroutine_functions_results_are_cached_by_the_same_rules(cache: Token
     reads = rows.reads
     assert threads("ada") == {"total": 8}  # threads and coroutines share the entries
     assert rows.reads == reads
-
-
-def test_coroutines_load_other_bytes_of_another_codec_again_as_well() -> None:
-    cache = AsyncTokenCache(Contended(MemoryStore(), "shop"))
-    order = cached(cache, key="{name}", codec=ORDER)(asynchronous(Rows(k=Order("ada", 7)).read))
-
-    async def main() -> Any:
-        return await order("k")
-
-    assert asyncio.run(main()) == Order("ada", 7)
-
-
-def test_coroutines_load_bytes_of_another_codec_again(cache: TokenCache) -> None:
-    rows = Rows(k=Order("ada", 7))
-    cached(cache, key="{name}", codec=TEXT)(as_text)("k")
-    order = cached(AsyncTokenCache(cache), key="{name}", codec=ORDER)(asynchronous(rows.read))
-
-    async def main() -> list[Any]:
-        return [await order("k"), await order("k")]
-
-    assert asyncio.run(main()) == [Order("ada", 7)] * 2
-    assert rows.reads == 1

@@ -264,11 +264,13 @@ def test_a_creation_time_that_may_be_rounded_to_the_minute_does_not_count_as_old
     assert versions(read_page(reader(source, start={"since": 6030.0}))) == [2]
 
 
+def starting_at(start: str, stream: ScriptedStream) -> DynamoDBSource:
+    raw = {"name": "orders", "type": "dynamodb", "table": TABLE, "region": "us-east-1", "endpoint_url": stream.url}
+    return DynamoDBSource(DynamoDBConfig.model_validate({**raw, "start": start}))
+
+
 def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_time(stream: ScriptedStream) -> None:
-    config = DynamoDBConfig(
-        name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
-    )
-    source = DynamoDBSource(config)
+    source = starting_at("latest", stream)
     stream.set_clock(Clock(6030.0))
     source.connect()
     stream.shard("s")
@@ -286,10 +288,7 @@ def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_tim
 
 def test_a_start_in_the_future_is_the_present(stream: ScriptedStream) -> None:
     """I1: the changes until then are read."""
-    config = DynamoDBConfig(
-        name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="9999-12-31"
-    )
-    source = DynamoDBSource(config)
+    source = starting_at("9999-12-31", stream)
     stream.set_clock(Clock(6032.0))
     source.connect()
     stream.shard("s")
@@ -302,10 +301,7 @@ def test_a_start_in_the_future_is_the_present(stream: ScriptedStream) -> None:
 
 def test_a_head_is_not_used_if_another_worker_has_made_the_plan(stream: ScriptedStream) -> None:
     """I1: a worker that lost the source while it asked for the heads may have them later than the plan."""
-    config = DynamoDBConfig(
-        name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
-    )
-    source = DynamoDBSource(config)
+    source = starting_at("latest", stream)
     stream.set_clock(Clock(6032.0))
     source.connect()
     stream.shard("s")

@@ -1,12 +1,13 @@
-"""Statements are shown without their values, whatever quotes, comments and escapes are in them."""
+"""Statements are shown without their values, and their names found, whatever quotes, comments and escapes they have."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, tokens, without_values
+from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, Name, tokens, without_values
+from relay.mysql_dialect.statements import Classified, Kind, classify
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,28 @@ def _is_literal(sql: str, escapes: bool) -> bool:
 def test_names_in_double_quotes_are_names_only_under_ansi_quotes() -> None:
     assert [token.text for token in tokens('DROP TABLE "a""b", `c`', ANSI_QUOTES)] == ["DROP", "TABLE", 'a"b', ",", "c"]
     assert [token.text for token in tokens('DROP TABLE "a""b", `c`', 0)] == ["DROP", "TABLE", ",", "c"]
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
+SPACES = st.sampled_from((" ", "\n", "\t ", " /* x */ ", " -- y\n", "/**/", " # `\n", " /*!40000 */ "))
+
+
+@given(st.lists(st.tuples(st.none() | NAMES, NAMES), min_size=1, max_size=4), st.data())
+@settings(deadline=None)
+def test_quoted_names_of_any_characters_are_found_between_comments_and_spaces(
+    names: list[tuple[str | None, str]], data: st.DataObject
+) -> None:
+    def space() -> str:
+        return data.draw(SPACES)
+
+    def quoted(name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+    listed = (f",{space()}").join(
+        f"{quoted(table)}{space()}" if database is None else f"{quoted(database)}.{quoted(table)}{space()}"
+        for database, table in names
+    )
+    expected: tuple[Name, ...] = tuple((database or "shop", table) for database, table in names)
+    words = [data.draw(st.sampled_from((word.lower(), word))) for word in ("DROP", "TABLE", "IF", "EXISTS")]
+    sql = space() + "".join(word + space() for word in words) + listed
+    assert classify(sql, "shop") == Classified(Kind.DROP, expected)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES, UNKNOWN_MODE, Name
+from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES, UNKNOWN_MODE
 from relay.mysql_dialect.statements import Classified, Kind, classify
 
 
@@ -369,31 +369,6 @@ def test_create_or_replace_differs_from_create(sql: str) -> None:
 def test_a_name_has_each_letter_in_lower_case_by_itself(name: str, stored: str) -> None:
     """I1: where the server ignores case. `tests/mysql_dialect/test_charsets.py` asks the servers."""
     assert classify(f"TRUNCATE TABLE {name}", "shop", lower_case=True).tables == (("shop", stored),)
-
-
-NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
-SPACES = st.sampled_from((" ", "\n", "\t ", " /* x */ ", " -- y\n", "/**/", " # `\n", " /*!40000 */ "))
-
-
-@given(st.lists(st.tuples(st.none() | NAMES, NAMES), min_size=1, max_size=4), st.data())
-@settings(deadline=None)
-def test_quoted_names_of_any_characters_are_found_between_comments_and_spaces(
-    names: list[tuple[str | None, str]], data: st.DataObject
-) -> None:
-    def space() -> str:
-        return data.draw(SPACES)
-
-    def quoted(name: str) -> str:
-        return "`" + name.replace("`", "``") + "`"
-
-    listed = (f",{space()}").join(
-        f"{quoted(table)}{space()}" if database is None else f"{quoted(database)}.{quoted(table)}{space()}"
-        for database, table in names
-    )
-    expected: tuple[Name, ...] = tuple((database or "shop", table) for database, table in names)
-    words = [data.draw(st.sampled_from((word.lower(), word))) for word in ("DROP", "TABLE", "IF", "EXISTS")]
-    sql = space() + "".join(word + space() for word in words) + listed
-    assert classify(sql, "shop") == Classified(Kind.DROP, expected)
 
 
 @given(st.text(max_size=80))

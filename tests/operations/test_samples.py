@@ -14,7 +14,17 @@ from relay.operations import samples
 from relay.operations.expected_values import Comparison, ServedValue
 from relay.operations.verify_forever import WatchedCache, WatchedTables
 from relay.table import KeyColumn
-from tests.operations.watched_orders import SCHEMA, Copied, KeptNotes, Orders, World, plant, settled_world, write
+from tests.operations.watched_orders import (
+    SCHEMA,
+    Copied,
+    KeptNotes,
+    Orders,
+    World,
+    lose_a_table,
+    plant,
+    settled_world,
+    write,
+)
 
 
 @pytest.fixture
@@ -24,18 +34,7 @@ def world() -> World:
 
 def test_samples_that_cannot_be_read_leave_time_for_all_others(world: World) -> None:
     """I12: there are more of them than fit in a round."""
-    sink = world.sinks["copy"]
-    assert isinstance(sink, WatchedTables)
-
-    def open_tables(tables: Collection[str]) -> Iterator[Orders]:
-        for table in tables:
-            if table == "lost":
-                raise Unavailable("there is no table lost")
-            yield Orders(world)
-
-    sink._source_of = {"orders": "shop", "lost": "shop"}
-    sink._sources = {"shop": open_tables}
-    sink.watch((("lost", (str(number),)), None) for number in range(200))
+    lose_a_table(world).watch((("lost", (str(number),)), None) for number in range(200))
     world.apply(write(world, 100, 1, "new"))
     world.copy[1] = 100, "other", "e"
     world.rounds(20)

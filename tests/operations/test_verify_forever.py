@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -16,9 +16,9 @@ from relay.errors import Unavailable
 from relay.kafka.changes import ReceivedChange
 from relay.observe.verifier import VerifierObserver
 from relay.operations.expected_values import Comparison
-from relay.operations.verify_forever import ForeverVerifier, WatchedTables
+from relay.operations.verify_forever import ForeverVerifier
 from tests.clock import Clock
-from tests.operations.watched_orders import TOPIC, Orders, World, change, plant, settled_world, write
+from tests.operations.watched_orders import TOPIC, World, change, lose_a_table, plant, settled_world, write
 
 
 @pytest.fixture
@@ -215,17 +215,7 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_looked_at(
 ) -> None:
     """I12"""
     monkeypatch.setattr(random, "shuffle", list.sort)  # it is always the first
-    sink = world.sinks["copy"]
-    assert isinstance(sink, WatchedTables)
-
-    def open_tables(tables: Collection[str]) -> Iterator[Orders]:
-        for table in tables:
-            if table == "lost":
-                raise Unavailable("there is no table lost")
-            yield Orders(world)
-
-    sink._source_of = {"orders": "shop", "lost": "shop"}
-    sink._sources = {"shop": open_tables}
+    lose_a_table(world)
     different_row(world)
     world.rounds(20)
     assert world.accused == {("copy", "different", "1")}

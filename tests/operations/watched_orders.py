@@ -288,3 +288,19 @@ def write(world: World, number: int, id: int, new: str | None) -> ReceivedChange
     found: ReceivedChange = change(number, id, operation, old, new, world.clock())
     world.passing.append(found)
     return found
+
+
+def lose_a_table(world: World) -> WatchedTables:
+    """Give the copy a second table, ``lost``, which its source lacks."""
+    sink = world.sinks["copy"]
+    assert isinstance(sink, WatchedTables)
+
+    def open_tables(tables: Collection[str]) -> Iterator[Orders]:
+        for table in tables:
+            if table == "lost":
+                raise Unavailable("there is no table lost")
+            yield Orders(world)
+
+    sink._source_of = {"orders": "shop", "lost": "shop"}
+    sink._sources = {"shop": open_tables}
+    return sink

@@ -371,7 +371,7 @@ def test_a_place_inside_another_one_is_refused(topic: Topic, into: str) -> None:
 
 
 def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topic, database_url: str) -> None:
-    """I9: what was removed is not in the target, and nobody would know. Marks that are sent again are no snapshot."""
+    """I9: what was removed is not in the target, and nobody would know. Marks that are sent again do not count."""
     topic.set_copy_url(database_url)
     as_of = 1_700_000_000 + 200
     late = [mark("begin", as_of), mark("end", as_of)]
