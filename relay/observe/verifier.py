@@ -123,9 +123,12 @@ class VerifierObserver(Collector):
         for sink in sinks:
             for outcome in ("consistent", "incomplete", "wrong", "unknown"):
                 self._samples.labels(sink, outcome)  # at 0, so that the first increase is visible
-        self._write()  # it has the accusations of an earlier process, which nobody would end
 
     # ------------------------------------------------------------------ by the verifier's thread
+
+    def begin(self) -> None:
+        """Empty the file of the accusations of an earlier process, which nobody would end."""
+        self._write()
 
     def settle(self, sink: str, outcome: str, lasted: float | None, unknown: str = "") -> None:
         """Count a sample. ``lasted``: the longest that it differed, in seconds; None if nobody knows.
