@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
-
-EVERY = "/.*"
-"""The rule of a stream that matches every table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +24,12 @@ class Portion:
         return cls(tuple(raw.get("only", ())), tuple(raw.get("without", ())), tuple(raw.get("moves", ())))
 
     def to_json(self) -> dict[str, Any]:
-        fields = {"only": self.only, "without": self.without, "moves": self.moves}
-        return {name: list(value) for name, value in fields.items() if value}
+        return {name: list(value) for name, value in asdict(self).items() if value}
 
     @property
     def pattern(self) -> str:
         """The rule of a stream that matches every table but ``without``, even tables that are created later."""
-        return f"/^{_other_than(self.without)}" if self.without else EVERY
+        return f"/^{_other_than(self.without)}" if self.without else "/.*"
 
     def has(self, table: str) -> bool:
         return (not self.only or table in self.only) and table not in self.without

@@ -25,16 +25,12 @@ from relay.vitess.shard import VitessShard
 class VStreamPosition:
     """A position in the stream of one shard."""
 
-    executed: str
-    """The executed set in canonical form, with its flavour in front."""
-    transaction: str = ""
-    """The GTID of the next transaction, if some of its rows are published."""
-    done: PublishedRows = field(default_factory=dict)
-    """How many rows of ``transaction`` are published."""
-    left_out: tuple[str, ...] = ()
-    """The tables whose rows are left out since they lost their key or moved elsewhere: a gap says so (I9)."""
+    executed: str  # in canonical form, with its flavour in front
+    transaction: str = ""  # the GTID of the next transaction, if some of its rows are published
+    done: PublishedRows = field(default_factory=dict)  # how many rows of ``transaction`` are published
+    left_out: tuple[str, ...] = ()  # tables left out since they lost their key or moved elsewhere, as a gap says
+    # By name of a moved and removed table: the executed set when another table got the name; "" before that.
     remade: Mapping[str, str] = field(default_factory=dict)
-    """By name of a moved and removed table: the executed set when another table got the name; "" before that."""
 
     @classmethod
     def from_json(cls, position: Position | Start, shard: str) -> VStreamPosition:

@@ -60,14 +60,11 @@ class VStreamRowDecoder:
     """Decodes the rows that follow one FIELD event."""
 
     table: Table
-    columns: tuple[Printed, ...]
-    """The decoder of each column, in the table's order."""
-    others: frozenset[int]
-    """The columns outside the primary key."""
+    columns: tuple[Printed, ...]  # the decoder of each, in the table's order
+    others: frozenset[int]  # the columns outside the primary key
+    # The ``others`` that are NOT NULL: if one is NULL in an old row, it was not logged, or was altered since.
     doubtful: frozenset[int]
-    """The ``others`` that are NOT NULL: if one is NULL in an old row, it was not logged, or was altered since."""
-    blobs: frozenset[int]
-    """The columns that the binlog leaves out under binlog_row_image=NOBLOB: every BLOB, TEXT, JSON and geometry."""
+    blobs: frozenset[int]  # the columns that binlog_row_image=NOBLOB leaves out: every BLOB, TEXT, JSON and geometry
 
     def decode(self, row: pb.Row) -> tuple[Any, ...]:
         """Return the values of a row. Raises `Uncarried`."""

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from relay.source import STREAMED_PAGE
 from relay.vitess.portion import ALL, Portion
 
-INTERNAL = ("_vt_", "_vt.")
-"""The prefixes of the names of Vitess' internal tables."""
-
+_INTERNAL = ("_vt_", "_vt.")  # the prefixes of the names of Vitess' internal tables
 _HIDDEN = re.compile(r"_.*_old|_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9]{14}_(?:gho|ghc|del|new|vrepl)")
 
 
@@ -26,34 +24,22 @@ class VStreamSettings:
     """How the shards of a keyspace are read."""
 
     keyspace: str
-    tables: Sequence[str] | None = None
-    """The tables to relay; None means all, including tables that are created later."""
-    tablet_type: str = "REPLICA"
-    """PRIMARY, REPLICA or RDONLY."""
-    cells: str = ""
-    """The cells whose tablets may be read, with commas between them; "" for any."""
-    silence: float = 30.0
-    """Seconds without an expected event after which a stream is reopened."""
-    ask_every: float = 5.0
-    """Seconds between two requests for the head of an idle shard."""
-    heartbeat: int = 1
-    """Seconds between two heartbeats of vtgate."""
-    margin: int = 65
-    """Seconds by which an idle shard's progress lags: clocks differ, and a transaction takes time."""
-    page_bytes: int = STREAMED_PAGE
-    """A page ends at this many bytes of changes."""
-    wait: float = 0.5
-    """Seconds that one read waits for a first change."""
-    largest_unnamed: int = 64 << 20
-    """The most bytes of a transaction that wait for its GTID: before v23 vtgate sends the GTID only at the end."""
-    copied_rows_per_second: int | None = None
-    """The most rows of a table that are copied in a second; None means no limit."""
-    portion: Portion = ALL
-    """Which of these tables the stream of one shard has."""
+    tables: Sequence[str] | None = None  # None means all, including tables that are created later
+    tablet_type: str = "REPLICA"  # PRIMARY, REPLICA or RDONLY
+    cells: str = ""  # the cells whose tablets may be read, with commas between them; "" for any
+    silence: float = 30.0  # seconds without an expected event after which a stream is reopened
+    ask_every: float = 5.0  # seconds between two requests for the head of an idle shard
+    heartbeat: int = 1  # seconds between two heartbeats of vtgate
+    margin: int = 65  # seconds by which an idle shard's progress lags: clocks differ, and a transaction takes time
+    page_bytes: int = STREAMED_PAGE  # of changes, at which a page ends
+    wait: float = 0.5  # seconds that one read waits for a first change
+    largest_unnamed: int = 64 << 20  # bytes of a transaction that wait for its GTID, which came last before v23
+    copied_rows_per_second: int | None = None  # of a table; None means no limit
+    portion: Portion = ALL  # which of these tables the stream of one shard has
 
     def is_wanted(self, table: str) -> bool:
         """Whether changes of ``table`` are relayed, even if it does not exist."""
-        is_named = table in self.tables if self.tables is not None else not table.startswith(INTERNAL)
+        is_named = table in self.tables if self.tables is not None else not table.startswith(_INTERNAL)
         return is_named and self.portion.has(table)
 
     @property

@@ -13,10 +13,8 @@ class VitessShard:
 
     source: str
     keyspace: str
-    name: str
-    """The name in the topology of ``keyspace``."""
-    qualified: str
-    """``<source>/<keyspace>/<shard>``: globally unique."""
+    name: str  # in the topology of ``keyspace``
+    qualified: str  # ``<source>/<keyspace>/<shard>``: globally unique
 
     @classmethod
     def of(cls, stream: StreamId, shard: Shard, keyspace: str) -> VitessShard:

@@ -33,7 +33,7 @@ from relay.vitess.keyspace_snapshots import KeyspaceSnapshots, rounded
 from relay.vitess.moved_tables import TableMoves, tables_moved
 from relay.vitess.portion import Portion
 from relay.vitess.reader import VitessShardReader
-from relay.vitess.settings import INTERNAL, VStreamSettings, is_hidden
+from relay.vitess.settings import VStreamSettings, is_hidden
 from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tables import Tables
@@ -214,7 +214,7 @@ class VitessSource(SqlSource):
         """
         key = self.config.key_columns(table)
         primary = self._in_order(table, primary)
-        if table.startswith(INTERNAL) if self.config.tables is None else table not in self.config.tables:
+        if not self.is_wanted(table):
             return None
         if is_hidden(table):  # I1
             raise Unfit.of(self.name, table, _HIDDEN)

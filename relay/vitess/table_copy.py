@@ -27,16 +27,11 @@ from relay.vitess.tables import Tables
 class CopiedBatch:
     """Rows of a table, in the order of its key. vtgate bounds a batch to about 250 kB (--vstream-packet-size)."""
 
-    answers: list[bytes] = field(default_factory=list)
-    """Answers that have these rows and nothing else."""
-    count: int = 0
-    """The number of rows."""
-    decoder: VStreamRowDecoder | None = None
-    """The decoder of the rows, or None if the table is not wanted."""
-    end: pb.TableLastPK | None = None
-    """The key of the last row, or None until it has come."""
-    executed: str = ""
-    """The executed set at which the rows were read, with its flavour in front."""
+    answers: list[bytes] = field(default_factory=list)  # these have the rows and nothing else
+    count: int = 0  # of rows
+    decoder: VStreamRowDecoder | None = None  # None if the table is not wanted
+    end: pb.TableLastPK | None = None  # the key of the last row, or None until it has come
+    executed: str = ""  # the set at which the rows were read, with its flavour in front
 
     @property
     def rows(self) -> Iterator[pb.Row]:
