@@ -150,7 +150,6 @@ class VitessShardReader:
         self._purged: str | None = None
         # A final error, which is raised after the page with the changes before it.
         self._fault: RelayError | None = None
-        self._end: Page | None = None
 
     def close(self) -> None:
         self._close_stream()
@@ -159,20 +158,15 @@ class VitessShardReader:
     # ------------------------------------------------------------------ pages
 
     def read(self) -> ReadResult:
-        """Return the next page. Raises ``RelayError`` if no retry can help."""
+        """Return the next page. Raises ``RelayError`` if no retry can help. Not called again after the last page."""
         begun = self.clock()
-        if self._end is not None:
-            return replace(
-                self._end, changes=(), schema_changes=(), begun=begun, counts=PageCounts(), gap=None, tables=()
-            )
         if self._purged is not None:
             return self._skip_to_head(self._purged, begun)
         if self._fault is not None:
             raise self._fault
         if self.tables.moves.is_reached(self.position):
             self.close()
-            self._end = replace(self._empty_page(begun), end=LastPage(self.tables.moves.journal(self.position)))
-            return self._end
+            return replace(self._empty_page(begun), end=LastPage(self.tables.moves.journal(self.position)))
         stream = self._stream = self._stream or self._open()
         try:
             stream.read()
@@ -268,7 +262,6 @@ class VitessShardReader:
         )
         if page.finished:
             self.close()
-            self._end = page
         return page
 
     def _reached_head(self, position: VStreamPosition, events: ShardEvents) -> float | None:
