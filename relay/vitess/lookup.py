@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from relay.errors import RelayError, Unavailable
-from relay.mysql_dialect.catalog import quoted
+from relay.mysql_dialect.catalog import quoted, quoted_text
 from relay.vitess.client import Vtgate
-from relay.vitess.tablets import literal
 from relay.vitess.vindex import LOOKUPS, UncomputableVindex, Value, printed
 
 _AT_ONCE = 500  # values in one statement
@@ -97,4 +96,4 @@ def _literal(text: bytes, value: Value) -> str:
         case bytes():
             return f"X'{text.hex()}'"
         case _:
-            return literal(text.decode())
+            return f"'{quoted_text(text.decode())}'"

@@ -22,7 +22,6 @@ from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd
 from relay.vitess.tables import Tables
-from relay.vitess.tablets import select_all
 from relay.vitess.watch import PositionPurged, Watch
 
 log = logging.getLogger(__name__)
@@ -300,14 +299,9 @@ class VitessShardReader:
         )
         starts = [pb.ShardGtid(keyspace=shard.keyspace, shard=other, gtid=CURRENT) for other in others]
         # A stream of all tables includes tables that are created later. Events of unwanted tables are skipped.
-        names = settings.streamed
-        rules = (
-            {settings.portion.pattern: ""}
-            if names is None
-            else {name: select_all(name) for name in names or [NO_TABLE]}
-        )
+        names = [settings.portion.pattern] if settings.streamed is None else settings.streamed or [NO_TABLE]
         tablets = self.watch.tablets
-        call = tablets.stream([tablets.at(self.position.executed), *starts], rules, settings.heartbeat)
+        call = tablets.stream([tablets.at(self.position.executed), *starts], names, settings.heartbeat)
         self.watch.opened()
         return ShardStream(call, events, self.watch, is_shared=bool(participants.others))
 

@@ -13,15 +13,16 @@ from itertools import islice
 from relay.config.value_types import iso_time
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
+from relay.mysql_dialect.catalog import quoted_text
 from relay.vitess.call import Call
 from relay.vitess.client import EventKind, events_of
 from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import ends_shard
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.tablets import Tablets, literal
+from relay.vitess.tablets import Tablets
 
-_NOTHING = {"/^$": ""}  # a pattern that matches no table
+_NOTHING = ["/^$"]  # a pattern that matches no table
 _FIRST = 10  # transactions of a file: the latest of them is later than all before the file
 _WAIT = 1.0  # seconds
 _ENDS = frozenset({EventKind.COMMIT, EventKind.DDL, EventKind.OTHER})
@@ -111,7 +112,7 @@ class ShardHistory:
     def _begin_of(self, name: str, flavour: str) -> GtidSet:
         """Return the set that was executed before a file began."""
         if flavour == "MariaDB":
-            ((text,),) = (row.values() for row in self._ask(f"select binlog_gtid_pos({literal(name)}, 4)"))
+            ((text,),) = (row.values() for row in self._ask(f"select binlog_gtid_pos('{quoted_text(name)}', 4)"))
         else:
             text = self._info(name, "Previous_gtids")
         if text is None:
@@ -131,7 +132,7 @@ class ShardHistory:
         return parse(f"{flavour}/{first[0]}")
 
     def _info(self, name: str, kind: str) -> str | None:
-        rows = self._ask(f"show binlog events in {literal(name)} limit 20")
+        rows = self._ask(f"show binlog events in '{quoted_text(name)}' limit 20")
         return next((row["Info"] for row in rows if row["Event_type"] == kind), None)
 
     def _ask(self, sql: str) -> list[dict[str, str | None]]:

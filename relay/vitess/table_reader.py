@@ -37,7 +37,7 @@ from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
 from relay.vitess.table_copy import CopiedBatch, TableCopy
 from relay.vitess.tables import Tables
-from relay.vitess.tablets import KeyOrder, Tablets, select_all
+from relay.vitess.tablets import KeyOrder, Tablets
 
 if TYPE_CHECKING:
     from relay.native._core import CompiledRows
@@ -240,7 +240,7 @@ class CopiedTableReader:
         opened_at = self.clock()
         self._tables.altered()  # since the last copy was opened
         start = tablets.at("", [] if rest.after is None else [rest.after])
-        call = tablets.stream([start], {self.table: select_all(self.table)}, settings.heartbeat, copy=[self.table])
+        call = tablets.stream([start], [self.table], settings.heartbeat, copy=[self.table])
         copy, now = TableCopy(call, shard, self._tables, resumes=order.resumes), time.monotonic()
         return _OpenCopy(copy, tablets, order, opened_at, now, now)
 

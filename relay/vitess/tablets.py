@@ -9,7 +9,7 @@ from itertools import pairwise
 from relay import gtid
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet
-from relay.mysql_dialect.catalog import quoted
+from relay.mysql_dialect.catalog import quoted, quoted_text
 from relay.mysql_dialect.charsets import collation_of, is_utf8
 from relay.mysql_dialect.printed import members
 from relay.types.sql import Form, defined
@@ -59,9 +59,10 @@ class Tablets:
         return pb.ShardGtid(keyspace=self.shard.keyspace, shard=self.shard.name, gtid=position, table_p_ks=after)
 
     def stream(
-        self, starts: Sequence[pb.ShardGtid], rules: Mapping[str, str], heartbeat: int = 0, copy: Sequence[str] = ()
+        self, starts: Sequence[pb.ShardGtid], tables: Sequence[str], heartbeat: int = 0, copy: Sequence[str] = ()
     ) -> Call:
-        """Open one stream, as `Vtgate.vstream` does."""
+        """Open one stream, as `Vtgate.vstream` does, of ``tables`` by their names or by patterns that begin with /."""
+        rules = {each: "" if each.startswith("/") else select_all(each) for each in tables}
         return self.vtgate.vstream(
             starts, rules, tablet_type=self.kind, cells=self.cells, copy=copy, heartbeat=heartbeat
         )
@@ -105,7 +106,7 @@ class Tablets:
             if flavour != "MySQL56":
                 if not (first := _value(self.execute("show binary logs", 3))):
                     return None
-                statement = f"select binlog_gtid_pos({literal(first)}, 4)"
+                statement = f"select binlog_gtid_pos('{quoted_text(first)}', 4)"
             purged = _value(self.execute(statement, 3))
             return None if purged is None else gtid.parse(f"{flavour}/{purged}")
         except (RelayError, GtidError):
@@ -161,7 +162,7 @@ class Tablets:
             "select s.column_name, c.column_type, c.collation_name from information_schema.statistics s"
             " join information_schema.columns c on c.table_schema = s.table_schema and c.table_name = s.table_name"
             " and c.column_name = s.column_name where s.table_schema = database() and s.index_name = 'PRIMARY'"
-            f" and s.table_name = {literal(table)} order by s.seq_in_index"
+            f" and s.table_name = '{quoted_text(table)}' order by s.seq_in_index"
         )
         try:
             found = [list(row.values()) for row in self.execute(statement)]
@@ -179,7 +180,7 @@ def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> M
     """
     statement = (
         "select column_name, character_set_name from information_schema.columns"
-        f" where table_schema = {literal(keyspace)} and table_name = {literal(table)}"
+        f" where table_schema = '{quoted_text(keyspace)}' and table_name = '{quoted_text(table)}'"
         " and character_set_name is not null"
     )
     try:
@@ -195,12 +196,6 @@ def collations(vtgate: Vtgate, keyspace: str, tablet_type: str, table: str) -> M
 def select_all(table: str) -> str:
     """Return a SELECT of all rows of ``table``: vtgate v23 refuses a filter rule without one ("Query was empty")."""
     return f"select * from {quoted(table)}"
-
-
-def literal(text: str) -> str:
-    """Return ``text`` as a literal of a statement."""
-    escaped = text.replace("\\", "\\\\").replace("'", "''")
-    return f"'{escaped}'"
 
 
 def _compares_as_sorted(column_type: str, collation: str) -> bool:

@@ -19,7 +19,7 @@ from relay.vitess.http2 import CallEnded
 from relay.vitess.position import VStreamPosition
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
-from relay.vitess.tablets import TIMES_ASKED, Tablets, select_all
+from relay.vitess.tablets import TIMES_ASKED, Tablets
 
 
 class Head:
@@ -32,8 +32,7 @@ class Head:
     def __init__(self, tablets: Tablets, table: str, *, patience: float = 30.0, clock: Callable[[], float]) -> None:
         self._tablets = tablets
         self._patience = patience
-        # One table, so that few rows come until the stream is closed.
-        self._rules = {table: select_all(table)}
+        self._table = table  # one, so that few rows come until the stream is closed
         self._clock = clock
         self._stream: Call | None = None
         # When the open question was asked, by ``clock`` and by the monotonic clock.
@@ -53,7 +52,7 @@ class Head:
         if self._stream is None:
             self._asked = self._clock()
             self.asked_at = time.monotonic()
-            self._stream = self._tablets.stream([self._tablets.at(CURRENT)], self._rules)
+            self._stream = self._tablets.stream([self._tablets.at(CURRENT)], [self._table])
 
     def poll(self, timeout: float = 0.0) -> tuple[float, GtidSet] | None:
         """Return when the question was asked, by ``clock``, and the shard's executed set, or None without an answer."""
