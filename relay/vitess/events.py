@@ -16,7 +16,6 @@ from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.streamed_transaction import PublishedRows, furthest
 from relay.mysql_dialect.tables import Table
 from relay.records import ReshardJournal
-from relay.table import TableSchema
 from relay.vitess.client import EventKind
 from relay.vitess.failures import BrokenStream
 from relay.vitess.journals import ends_shard, journal_of
@@ -33,9 +32,8 @@ from relay.vitess.tables import Tables
 class ShardEvents:
     """Applies the events of one stream. Used by one thread.
 
-    ``position``: the position where the stream was opened. ``floor``: the earliest time of a token, in seconds.
-    ``end``: the point where another stream has to continue. ``clock``: returns seconds since the epoch. ``heard``: a
-    function that is told vtgate's time, in seconds.
+    ``position``: where the stream was opened. ``floor``: the earliest time of a token, in seconds. ``end``: where
+    another stream has to continue. ``clock``: seconds since the epoch. ``heard``: is told vtgate's time, in seconds.
     """
 
     def __init__(
@@ -78,18 +76,10 @@ class ShardEvents:
     def changes(self) -> TransactionChanges:
         return self.rows.changes
 
-    def end_page(self) -> list[TableSchema]:
-        """Return the schemas of the tables that the page has changes of, and start the next page."""
-        return self.rows.end_page(inside_transaction=self._transaction.has_changes)
-
     @property
     def is_between_transactions(self) -> bool:
         """Whether no token belongs to a transaction that is still open."""
         return not self._transaction.has_changes
-
-    def raise_floor(self, timestamp: int) -> None:
-        """Give no later token an earlier timestamp, in seconds. Call it between transactions."""
-        self.changes.floor = max(self.changes.floor, timestamp)
 
     def resume_position(self) -> VStreamPosition:
         """Return the position to resume at once the changes that are ready are published."""
@@ -110,15 +100,12 @@ class ShardEvents:
         Return how many bytes these transactions have. The rest is for `apply`: some transactions cannot be read this
         way, and none can be without the compiled core.
         """
-        position, room = self.position, self.settings.page_bytes - self.changes.size
-        if room <= 0 or self._transaction != VStreamTransaction():
+        position, room, moves = self.position, self.settings.page_bytes - self.changes.size, self.rows.tables.moves
+        if self.rows.compiled is None or room <= 0 or moves.found is not None:
             return 0
-        if position.transaction:  # some of its rows are published
+        if self._transaction != VStreamTransaction() or position.transaction:  # some of its rows are published
             return 0
-        moves = self.rows.tables.moves
-        if self.rows.compiled is None or self._end.is_reached or moves.found is not None:
-            return 0
-        if self._end.may_be_in(answers, self.shard):
+        if self._end.is_reached or self._end.may_be_in(answers, self.shard):
             return 0
         now = self._clock()
         latest = int(min(latest_timestamp(now), self._end.latest(self._read, now)))
@@ -336,25 +323,19 @@ class VStreamTransaction:
     """One transaction of a shard's stream. Its rows wait until the position at its end has come.
 
     The position is usually in the same answer of vtgate. Then neither it nor the GTID has to be computed.
-
-    ``is_open``: whether BEGIN or a row has come. ``gtid``: the GTID, or "" until vtgate or a position names it.
-    ``timestamp``: its time, in seconds. ``begun_at``: bytes of the stream before it. ``has_changes``: whether its rows
-    have started to become changes; before that they are ``waiting``. ``emptied``: the tables that its statements empty.
-    ``statements``: its published statements. ``executed``: the set at its end in canonical form, or "" until that has
-    come. ``remade``: as in the position, once it has statements. ``journal``: the journal that ends the shard.
     """
 
-    is_open: bool = False
-    gtid: str = ""
-    timestamp: int = 0
-    begun_at: int = 0
-    has_changes: bool = False
+    is_open: bool = False  # whether BEGIN or a row has come
+    gtid: str = ""  # "" until vtgate or a position names it
+    timestamp: int = 0  # seconds
+    begun_at: int = 0  # bytes of the stream before it
+    has_changes: bool = False  # whether its rows have started to become changes; before that they are ``waiting``
     waiting: list[pb.RowEvent] = field(default_factory=list)
-    emptied: list[Table] = field(default_factory=list)
-    statements: list[AppliedStatement] = field(default_factory=list)
-    executed: str = ""
-    remade: dict[str, str] = field(default_factory=dict)
-    journal: ReshardJournal | None = None
+    emptied: list[Table] = field(default_factory=list)  # the tables that its statements empty
+    statements: list[AppliedStatement] = field(default_factory=list)  # its published statements
+    executed: str = ""  # the set at its end in canonical form, or "" until that has come
+    remade: dict[str, str] = field(default_factory=dict)  # as in the position, once it has statements
+    journal: ReshardJournal | None = None  # if it ends the shard
 
     def begin(self, event: pb.VEvent, bytes_in: int) -> None:
         """Start at ``event``, after ``bytes_in`` bytes of the stream."""

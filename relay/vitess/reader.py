@@ -233,7 +233,7 @@ class VitessShardReader:
         changes, statements = events.changes.take(), events.changes.take_schema_changes()
         self.tables.followed.keep()
         records = events.rows.records + len(statements)
-        tables = events.end_page()
+        tables = events.rows.end_page(inside_transaction=not events.is_between_transactions)
         position = events.resume_position()
         if position != self.position:
             self.watch.advanced(has_changes=bool(changes))
@@ -245,18 +245,14 @@ class VitessShardReader:
         progress, events.progress = events.progress, None
         if (reached := self._reached_head(position, events)) is not None:
             progress = max(progress or 0.0, reached - self.watch.settings.margin)
-        page = Page(
-            shard=self.shard,
+        page = replace(
+            self._empty_page(begun),
             changes=changes,
-            position=position.to_json(),
-            token=self.token,
             progress=progress,
-            begun=begun,
             counts=PageCounts(records, size, behind),
             pause=0.0 if size >= self.watch.settings.page_bytes else None,
             end=LastPage(events.journal) if events.journal is not None else None,
             tables=tables if changes else (),
-            reached=self.watch.reached,
             schema_changes=statements,
         )
         if page.finished:
@@ -268,7 +264,7 @@ class VitessShardReader:
         reached = self.watch.check_head(position, events.is_active) if events.is_between_transactions else None
         if reached is not None:
             self.floor = max(self.floor, int(reached - LATENESS))
-            events.raise_floor(self.floor)  # I7: a snapshot relies on `lowest`
+            events.changes.floor = max(events.changes.floor, self.floor)  # I7: a snapshot relies on `lowest`
         return reached
 
     def _empty_page(self, begun: float) -> Page:

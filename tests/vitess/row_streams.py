@@ -207,7 +207,9 @@ def played(
         outcome.state.append((events.changes.size, events.rows.records, events.changes.tally.behind))
         events.changes.tally.behind = 0
         outcome.parts.append(events.changes.take())
-        schemas.update({one.table: one for one in events.end_page()})
+        schemas.update(
+            {one.table: one for one in events.rows.end_page(inside_transaction=not events.is_between_transactions)}
+        )
 
     try:
         for first in range(0, len(sent), together):
