@@ -72,7 +72,7 @@ class KeyspaceSnapshots(SqlSnapshots):
             raise Unavailable(
                 f"source {self._source}: the snapshot has to wait until the relay has begun to read shard {waiting[0]}"
             )
-        reading = {shard: portion_of(each) for shard, each in published.items() if not each.state.ended}
+        reading = {shard: Portion.of(each.start or {}) for shard, each in published.items() if not each.state.ended}
         moved = [shard for shard, portion in reading.items() if portion.only]
         shards = [*self.unfinished({name: each for name, each in published.items() if name not in moved}), *moved]
         found = self._find(self._elsewhere(published))
@@ -113,9 +113,5 @@ class KeyspaceSnapshots(SqlSnapshots):
             table: names[shard].keyspace
             for shard, each in published.items()
             if not each.state.ended and names[shard].keyspace != self._settings.keyspace
-            for table in portion_of(each).only
+            for table in Portion.of(each.start or {}).only
         }
-
-
-def portion_of(checkpoint: ShardCheckpoint) -> Portion:
-    return Portion.of(checkpoint.start or {})

@@ -38,17 +38,13 @@ _PARTICIPANT = re.compile(r'\bparticipants:\s*\{\s*keyspace:\s*"([^"]*)"\s*shard
 
 
 class Move(NamedTuple):
-    """The journal of a move of tables. ``position``: the position of the old shard after its last change of them.
-
-    ``targets``: by keyspace and shard, the position of each shard that has them since. ``participants``: the keyspaces
-    and shards that had them.
-    """
+    """The journal of a move of tables. A place is a keyspace and a shard."""
 
     id: str
     tables: frozenset[str]
-    position: GtidSet
-    targets: Mapping[tuple[str, str], GtidSet]
-    participants: tuple[tuple[str, str], ...]
+    position: GtidSet  # of the old shard after its last change of them
+    targets: Mapping[tuple[str, str], GtidSet]  # by each place that has them since, its position
+    participants: tuple[tuple[str, str], ...]  # the places that had them
 
 
 class TableMoves:

@@ -36,17 +36,12 @@ class ServerStarted(Exception):
 
 @dataclass(slots=True)
 class StreamEnd:
-    """``before``: transactions of this second and later are not read. ``begins``: nothing is read after any of these.
+    """Where a stream ends. Starts after ``asked`` are not known: later transactions are read only without delay."""
 
-    ``asked``: the second when tablets were asked for their starts. Later starts are not known, so transactions from
-    then on are read only without delay.
-    """
-
-    before: float = math.inf
-    begins: Sequence[GtidSet] = ()
-    asked: float = math.inf
-    is_reached: bool = False
-    """Whether one of ``begins`` has been executed."""
+    before: float = math.inf  # transactions of this second and later are not read
+    begins: Sequence[GtidSet] = ()  # nothing is read after any of these
+    asked: float = math.inf  # the second when tablets were asked for their starts
+    is_reached: bool = False  # whether one of ``begins`` has been executed
 
     def is_passed(self, timestamp: int, now: float) -> bool:
         """Whether another stream has to read a transaction of ``timestamp``."""

@@ -48,25 +48,20 @@ _PATIENCE = 20  # times as patient as with a stream: vtgate may sort a table bef
 _DOUBLINGS = 5
 _LONGEST_UNREAD = 5.0  # seconds: after 10, vtgate sends a ping, and hangs up if the relay does not answer
 
-FindTables = Callable[[], Mapping[str, Table]]
-"""Returns the current layouts of the wanted tables, by name. Raises ``Unavailable``."""
-
 
 @dataclass(frozen=True, slots=True)
 class ShardRest:
-    """The rest of a table in a shard. ``after``: the last key that was read; None means that all rows are left.
-
-    ``order``: the digest of `key_order` when that key was read, or None.
-    """
+    """The rest of a table in a shard."""
 
     shard: str
-    after: pb.TableLastPK | None = None
-    order: str | None = None
+    after: pb.TableLastPK | None = None  # the last key that was read; None means that all rows are left
+    order: str = ""  # the digest of `key_order` when that key was read
 
     def to_json(self) -> dict[str, Any]:
-        after = None if self.after is None else base64.b64encode(self.after.lastpk.SerializeToString()).decode()
-        order = {} if self.order is None else {"order": self.order}
-        return {"shard": self.shard, "lastpk": after, **order}
+        if self.after is None:
+            return {"shard": self.shard, "lastpk": None}
+        key = base64.b64encode(self.after.lastpk.SerializeToString()).decode()
+        return {"shard": self.shard, "lastpk": key, "order": self.order}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], table: str) -> ShardRest:
@@ -117,31 +112,25 @@ class PublishedShard:
         position = VStreamPosition.from_json(checkpoint.position, stream.qualified(shard))
         return cls(shard, position.needed, lowest(checkpoint))
 
-    def is_shown_at(self, executed: GtidSet) -> bool:
-        """Whether rows that were read at ``executed`` show everything that is published."""
-        return executed.contains(self.executed) and not self.executed.diverges(executed)  # I7
-
 
 @dataclass(slots=True)
 class _OpenCopy:
-    """A copy that is being read.
-
-    ``order``: the `key_order` before it was opened. ``is_same_order``: whether the order was the same afterwards.
-    ``opened_at``: when it was opened, in seconds by the reader's clock. ``alive_at``: when anything last came, by the
-    monotonic clock. ``advanced_at``: when rows last came or it was opened, by the monotonic clock.
-    """
+    """A copy that is being read. The last two times are by the monotonic clock."""
 
     copy: TableCopy
     tablets: Tablets
-    order: KeyOrder
-    opened_at: float
-    alive_at: float
-    advanced_at: float
-    is_same_order: bool = False
+    order: KeyOrder  # before it was opened
+    opened_at: float  # seconds by the reader's clock
+    alive_at: float  # when anything last came
+    advanced_at: float  # when rows last came or it was opened
+    is_same_order: bool = False  # whether the order was the same after it was opened
 
 
 class CopiedTableReader:
-    """Reads one table of one shard. Used by one thread at a time. ``clock``: seconds since the epoch."""
+    """Reads one table of one shard. Used by one thread at a time. ``clock``: seconds since the epoch.
+
+    ``find``: returns the current layouts of the wanted tables, by name, or raises ``Unavailable``.
+    """
 
     streams = True
 
@@ -151,7 +140,7 @@ class CopiedTableReader:
         stream: StreamId,
         segment: Segment,
         tables: Tables,
-        find: FindTables,
+        find: Callable[[], Mapping[str, Table]],
         settings: VStreamSettings,
         *,
         clock: Callable[[], float],
@@ -257,7 +246,8 @@ class CopiedTableReader:
         published, shard = self._published, opened.copy.shard
         assert published is not None
         if batch.executed != self._shown_at:
-            if not published.is_shown_at(gtid.parse(batch.executed)):
+            executed = gtid.parse(batch.executed)
+            if not executed.contains(published.executed) or published.executed.diverges(executed):  # I7
                 raise Unavailable(
                     f"source {self.stream.source}: the {self.settings.tablet_type} tablet that copies table "
                     f"{self.table} of shard {published.shard} is at {batch.executed}, behind the published changes: "
@@ -344,7 +334,7 @@ def _why_again(rest: ShardRest, order: KeyOrder) -> str:
     """Return why vtgate would leave out rows after the last key; "" if it would not."""
     if not order.resumes:
         return "vtgate would leave out rows after the last key, or the table has no primary key"
-    return "" if rest.order in (None, order.digest) else "the primary key was altered"
+    return "" if rest.order == order.digest else "the primary key was altered"
 
 
 def _continued(

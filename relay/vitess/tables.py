@@ -14,18 +14,14 @@ from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
 
 _REMEMBERED = 1000
 
-Collations = Callable[[str], Mapping[str, int]]
-"""Returns, by column of a table, the id of a collation of its current character set. Raises ``Unavailable``."""
-
 
 class Tables:
     """Used by the reader of one shard.
 
-    ``layout``: returns the layout of a table with given columns, or None if it is not wanted. ``current``: the current
-    layouts of the wanted tables. ``relayed``: layouts of tables that were relayed before, with their key columns at
-    least; the tables may have been dropped. ``followed``: what is known about the tables between two statements of the
-    shard. ``keyspace``: the tables' keyspace, if it may be in front of their names. ``collations``: returns collations
-    that Vitess leaves out. ``moves``: finds tables that were moved to another keyspace. ``skipped``: tables left out.
+    ``current``: the current layouts of the wanted tables. ``relayed``: layouts of tables that were relayed before, with
+    their key columns at least; the tables may have been dropped. ``followed``: what is known about the tables between
+    two statements of the shard. ``keyspace``: may be in front of the tables' names. ``collations``: see
+    `relay.vitess.tablets.collations`.
     """
 
     def __init__(
@@ -36,7 +32,7 @@ class Tables:
         *,
         followed: FollowedTables,
         keyspace: str = "",
-        collations: Collations = lambda _: {},
+        collations: Callable[[str], Mapping[str, int]] = lambda _: {},
         moves: TableMoves,
         skipped: SkippedTables | None = None,
     ) -> None:

@@ -36,13 +36,10 @@ _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
 
 @dataclass(frozen=True, slots=True)
 class KeyOrder:
-    """The order in which a table is copied.
+    """The order in which a table is copied."""
 
-    ``digest``: the digest of what the order depends on. ``resumes``: whether vtgate finds all rows after a key.
-    """
-
-    digest: str
-    resumes: bool
+    digest: str  # of what the order depends on
+    resumes: bool  # whether vtgate finds all rows after a key
 
 
 @dataclass(frozen=True, slots=True)
