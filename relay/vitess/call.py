@@ -14,9 +14,7 @@ from contextlib import suppress
 from relay.config.addresses import host_port
 from relay.vitess.http2 import Exchange
 
-CONNECT_TIMEOUT = 5.0
-"""Seconds to connect. The TLS handshake may take as long again."""
-
+_CONNECT_TIMEOUT = 5.0  # seconds; the TLS handshake may take as long again
 _RECEIVED_AT_ONCE = 256 << 10
 _SEND_TIMEOUT = 10.0
 # TCP keepalive: seconds of silence before the first probe, seconds between probes, and how many. Not on all systems.
@@ -78,11 +76,18 @@ class Call:
         return taken
 
     def _take(self, connection: socket.socket, deadline: float, most: int, taken: list[bytes]) -> None:
-        exchange = self._exchange
-        size = 0
+        exchange, size = self._exchange, 0
         while exchange.ended is None and (size < most or not taken):
-            data = self._receive(connection, 0.0 if taken else max(0.0, deadline - time.monotonic()))
+            try:
+                connection.settimeout(0.0 if taken else max(0.0, deadline - time.monotonic()))
+                data = connection.recv(_RECEIVED_AT_ONCE)
+            except (BlockingIOError, TimeoutError, ssl.SSLWantReadError):
+                break  # the socket stays silent
+            except (OSError, ValueError) as error:  # ValueError: an SSL socket that was shut down
+                self._end_by(f": {error}")
+                break
             if not data:
+                self._end_by("")
                 break
             size += len(data)
             exchange.receive(data, taken)
@@ -122,20 +127,6 @@ class Call:
         except OSError as error:
             self._end_by(f": {error}")
 
-    def _receive(self, connection: socket.socket, timeout: float) -> bytes:
-        """Return the bytes that come within ``timeout`` seconds; none if the socket stays silent."""
-        try:
-            connection.settimeout(timeout)
-            data = connection.recv(_RECEIVED_AT_ONCE)
-        except (BlockingIOError, TimeoutError, ssl.SSLWantReadError):
-            return b""
-        except (OSError, ValueError) as error:  # ValueError: an SSL socket that was shut down
-            self._end_by(f": {error}")
-            return b""
-        if not data:
-            self._end_by("")
-        return data
-
     def _end_by(self, reason: str) -> None:
         """End the call after either side closed the connection. ``reason``: the system's error, after a colon."""
         if self._closed:
@@ -146,7 +137,7 @@ class Call:
 
 
 def _open_socket(host: tuple[str, int], tls: ssl.SSLContext | None) -> socket.socket:
-    connection = socket.create_connection(host, CONNECT_TIMEOUT)
+    connection = socket.create_connection(host, _CONNECT_TIMEOUT)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Detects a server that has vanished.
