@@ -106,11 +106,14 @@ class Vtgate:
         if answer.error.message or answer.error.code:
             raise RelayError(f"vtgate {self.address} rejected {sql!r}: {answer.error.message}")
         names = [field.name for field in answer.result.fields]
-        return [dict(zip(names, values(row), strict=True)) for row in answer.result.rows]
+        return [dict(zip(names, _texts(row), strict=True)) for row in answer.result.rows]
 
-    def listed(self, sql: str, target: str = "") -> list[str]:
-        """Return the names that a statement lists, such as `SHARDS`. Raises the errors of ``execute``."""
-        return [str(next(iter(row.values()))) for row in self.execute(sql, target)]
+    def listed(self, sql: str, target: str = "", timeout: float = 10.0) -> set[str]:
+        """Return the names that a statement lists, such as `SHARDS`. Raises ``Unavailable``, even if it fails."""
+        try:
+            return {str(next(iter(row.values()))) for row in self.execute(sql, target, timeout)}
+        except RelayError as error:
+            raise Unavailable(str(error)) from error
 
     def rows(self, sql: str, target: str, timeout: float = 300.0) -> Iterator[list[bytes | None]]:
         """Run one statement and yield the values of its rows, of which there may be any number.
@@ -186,7 +189,7 @@ def events_of(answer: bytes) -> Sequence[pb.VEvent]:
         raise BrokenStream(f"vtgate sent an answer that cannot be read: {error}") from None
 
 
-def values(row: pb.Row) -> list[str | None]:
+def _texts(row: pb.Row) -> list[str | None]:
     """Return the values of a row as text. Bytes that are not UTF-8 become escapes."""
     return [None if value is None else value.decode(errors="backslashreplace") for value in _values(row)]
 

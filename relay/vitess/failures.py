@@ -67,8 +67,7 @@ def participants(ended: CallEnded, keyspace: str) -> set[str]:
 
 def unknown_shard(ended: CallEnded) -> str:
     """Return the shard that the topology does not have, for UNKNOWN_SHARD."""
-    found = _UNKNOWN_SHARD.search(ended.text)
-    return found[1] if found else ""
+    return found[1] if (found := _UNKNOWN_SHARD.search(ended.text)) else ""
 
 
 def hint(ended: CallEnded) -> str:

@@ -15,16 +15,12 @@ _ATTEMPTS = 20  # how many streams may end before the journal although they have
 
 
 class JournalParticipants:
-    """The other participants of a shard's journal, which have to be in its stream.
-
-    vtgate ends a stream that lacks a participant, either with the journal or before it.
-    """
+    """The other participants of a shard's journal. vtgate ends a stream without them, with the journal or before it."""
 
     def __init__(self, shard: VitessShard) -> None:
         self.shard = shard
         self.others: set[str] = set()
-        # The participants that the topology does not have.
-        self.unknown: set[str] = set()
+        self.unknown: set[str] = set()  # those that the topology does not have
         self._attempts = 0
 
     def add_missing(self, ended: CallEnded) -> bool:

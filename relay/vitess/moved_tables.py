@@ -162,7 +162,7 @@ class TableMoves:
                 raise
             why = f"{error}. Shard {self._shard.qualified} was resharded since"
         gone = {*tables} - _tables_in(self._vtgate, here[0], why)
-        for keyspace in sorted(_listed(self._vtgate, _KEYSPACES) - {here[0]}) if gone else ():
+        for keyspace in sorted(self._vtgate.listed(_KEYSPACES) - {here[0]}) if gone else ():
             if moved := sorted(gone & _tables_in(self._vtgate, keyspace, why)):
                 raise Unavailable(  # I1
                     f"{why}, and {moved[0]} may have been moved to keyspace {keyspace} before that: run "
@@ -180,26 +180,18 @@ def tables_moved(vtgate: Vtgate, shards: Iterable[VitessShard]) -> Set[str]:
 
 def _has_ended(vtgate: Vtgate, keyspace: str, shard: str) -> bool:
     """Whether a reshard has ended a shard, or its keyspace is gone. Raises ``Unavailable``."""
-    shards = _listed(vtgate, SHARDS)
+    shards = vtgate.listed(SHARDS)
     if any(each.startswith(f"{keyspace}/") for each in shards):
         return f"{keyspace}/{shard}" not in shards
-    return keyspace not in _listed(vtgate, _KEYSPACES)  # vtgate leaves out shards that it cannot look up
+    return keyspace not in vtgate.listed(_KEYSPACES)  # vtgate leaves out shards that it cannot look up
 
 
 def _tables_in(vtgate: Vtgate, keyspace: str, why: str) -> Set[str]:
     """Return the tables of a keyspace. Raises ``Unavailable``. ``why``: the reason for the question."""
     try:
-        return _listed(vtgate, "show tables", f"{keyspace}@primary")
+        return vtgate.listed("show tables", f"{keyspace}@primary")
     except Unavailable as error:
         raise Unavailable(f"{why}, and the tables of keyspace {keyspace} cannot be listed: {error}") from error
-
-
-def _listed(vtgate: Vtgate, sql: str, target: str = "") -> Set[str]:
-    """Return the names that a statement lists. Raises ``Unavailable``."""
-    try:
-        return {*vtgate.listed(sql, target)}
-    except RelayError as error:
-        raise Unavailable(str(error)) from error
 
 
 def _moves(vtgate: Vtgate, keyspace: str, shard: str) -> list[Move]:

@@ -146,7 +146,7 @@ class ServerStarts:
         """Note the binlog files after ``at``. With several tablets, another one may answer each time."""
         fruitless = 0
         for _ in range(self._times):
-            found = set(self._history.begins_after(at)) - self._begins
+            found = self._history.begins_after(at) - self._begins
             self._begins |= found
             fruitless = 0 if found else fruitless + 1
             if fruitless == 2:

@@ -108,7 +108,7 @@ class VitessSource(SqlSource):
         self._require_label(label)
         ((now,),) = (row.values() for row in self._vtgate.execute("select unix_timestamp()"))
         self.clock.note(float(str(now)), self.config.vtgate)
-        names = [name.partition("/") for name in self._vtgate.listed(SHARDS)]
+        names = [name.partition("/") for name in sorted(self._vtgate.listed(SHARDS))]
         shards = [shard for keyspace, _, shard in names if keyspace == self.config.keyspace]
         if not shards:
             existing = ", ".join(sorted({keyspace for keyspace, _, _ in names})) or "none"

@@ -55,10 +55,9 @@ class ShardHistory:
                 position = after
         return position
 
-    def begins_after(self, executed: GtidSet) -> Iterator[GtidSet]:
-        """Yield the set that was executed before each file that begins after ``executed``. Raises ``Unavailable``."""
-        refusal: NoBinlog | None = None
-        has_any = False
+    def begins_after(self, executed: GtidSet) -> set[GtidSet]:
+        """Return the set that was executed before each file that begins after ``executed``. Raises ``Unavailable``."""
+        found, refusal = set[GtidSet](), None
         for name in reversed(self._files()):
             try:
                 begin = self._begin_of(name, executed.flavour)
@@ -66,11 +65,11 @@ class ShardHistory:
                 refusal = error
                 continue
             if executed.contains(begin):
-                return
-            has_any = True
-            yield begin
-        if refusal is not None and not has_any:
+                return found
+            found.add(begin)
+        if refusal is not None and not found:
             raise refusal
+        return found
 
     def _file_before(self, wanted: int, head: GtidSet) -> GtidSet:
         """Return the beginning of the newest file before which all transactions are older than ``wanted``.
@@ -80,8 +79,7 @@ class ShardHistory:
         """
         names = self._files()
         found: GtidSet | None = None
-        oldest = 0
-        low, high = 0, len(names)
+        low, high, oldest = 0, len(names), 0
         while low < high:
             middle = (low + high) // 2
             begin = self._start_of(names[middle], head.flavour)
@@ -103,11 +101,9 @@ class ShardHistory:
 
     def _files(self) -> list[str]:
         """Return the names of a tablet's binlog files, oldest first."""
-        names = [next(iter(row.values())) for row in self._ask("show binary logs")]
-        found = [name for name in names if name]
-        if not found:
-            raise Unavailable(f"shard {self.shard.name}: its tablets list no binlogs")
-        return found
+        if found := [name for row in self._ask("show binary logs") if (name := next(iter(row.values())))]:
+            return found
+        raise Unavailable(f"shard {self.shard.name}: its tablets list no binlogs")
 
     def _begin_of(self, name: str, flavour: str) -> GtidSet:
         """Return the set that was executed before a file began."""

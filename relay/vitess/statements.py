@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 class LoggedStatement:
     """A statement in a shard's stream. ``at``: the statement's position. ``executed``: the executed set before it.
 
-    ``parsed``: the parsed statement. Its names have no database, since a stream has only statements of its own
-    database. Methods take ``remade``, see ``VStreamPosition``.
+    ``parsed``: its names have no database, as a stream has only statements of its own. ``remade``: see
+    ``VStreamPosition``.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LoggedStatement:
         Nothing can be published about a table without a layout, so a warning names it. ``remade``: gets the moved
         tables that the statement removes. Raises ``Unavailable``.
         """
-        place, found = self._shard.qualified, []
+        found = []
         is_removed = self.parsed.kind is not Kind.TRUNCATE and not self.parsed.replaces
         for _, name in self.parsed.emptied:
             table = self._tables.last(name)
@@ -79,7 +79,7 @@ class LoggedStatement:
                 log.warning(
                     "%s: table %s was dropped before the relay started, so the relay cannot publish %r at %s. If the "
                     "table was ever relayed, delete its rows from its copies",
-                    place,
+                    self._shard.qualified,
                     name,
                     shown(self.sql),
                     self._at,

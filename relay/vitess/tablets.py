@@ -14,7 +14,7 @@ from relay.mysql_dialect.charsets import collation_of, is_utf8
 from relay.mysql_dialect.printed import members
 from relay.types.sql import Form, defined
 from relay.vitess.call import Call
-from relay.vitess.client import Vtgate
+from relay.vitess.client import SHARDS, Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
 
@@ -70,9 +70,8 @@ class Tablets:
         return self.vtgate.execute(sql, target, timeout)
 
     def is_serving(self) -> bool:
-        """Whether the shard holds rows of its keyspace, and no reshard has ended it. Raises ``RelayError``."""
-        name = f"{self.shard.keyspace}/{self.shard.name}"
-        return any(name in row.values() for row in self.vtgate.execute("show vitess_shards", timeout=3))
+        """Whether the shard holds rows of its keyspace, and no reshard has ended it. Raises ``Unavailable``."""
+        return f"{self.shard.keyspace}/{self.shard.name}" in self.vtgate.listed(SHARDS, timeout=3)
 
     def explain_silence(self) -> str:
         """Return what vtgate knows about the shard, to explain a silent stream. Takes up to six seconds."""

@@ -58,22 +58,20 @@ class Head:
         """Return when the question was asked, by ``clock``, and the shard's executed set, or None without an answer."""
         if self._stream is None:
             return None
+        head, failed = None, None
         try:
             events = (event for answer in self._stream.take(timeout) for event in events_of(answer))
             found = (at.gtid for event in events for at in event.vgtid.shard_gtids if at.gtid not in ("", CURRENT))
             head = next(map(gtid.parse, found), None)
         except CallEnded as ended:
-            self.failed = str(ended)
+            failed = str(ended)
         except (BrokenStream, GtidError) as error:
-            self.failed = f"the answer about the head cannot be read: {error}"
-        else:
-            if head is None:
-                return None
-            self.failed = None
-            self.close()
-            return self._asked, head
+            failed = f"the answer about the head cannot be read: {error}"
+        if head is None and failed is None:
+            return None
+        self.failed = failed
         self.close()
-        return None
+        return None if head is None else (self._asked, head)
 
     def close(self) -> None:
         if self._stream is not None:
