@@ -19,8 +19,8 @@ from relay.vitess.failures import BrokenStream
 from relay.vitess.position import position_in
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import VStreamRowDecoder
-from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
+from relay.vitess.tablets import KeyOrder, Tablets
 
 
 @dataclass(slots=True)
@@ -40,14 +40,21 @@ class CopiedBatch:
 
 
 class TableCopy:
-    """The batches that come in ``call``. Used by one thread. ``resumes``: see ``relay.vitess.tablets.KeyOrder``."""
+    """The batches that come in ``call``. Used by one thread.
 
-    def __init__(self, call: Call, shard: VitessShard, tables: Tables, *, resumes: bool = True) -> None:
-        self.shard = shard
-        self._resumes = resumes
+    ``order``: the `key_order` before it was opened. ``opened_at``: when that was, in seconds by the reader's clock.
+    """
+
+    def __init__(self, call: Call, tablets: Tablets, tables: Tables, order: KeyOrder, opened_at: float) -> None:
+        self.tablets = tablets
+        self.shard = tablets.shard
+        self.order = order
+        self.opened_at = opened_at
+        # Whether the order was the same after it was opened.
+        self.is_same_order = False
         self.is_complete = False
-        # Whether anything came with the last `take`, even if only a heartbeat.
-        self.is_alive = False
+        # By the monotonic clock: when anything last came, and when rows last came or it was opened.
+        self.alive_at = self.advanced_at = time.monotonic()
         self._call = call
         self._tables = tables
         # The parts of the answer that is being applied, see `_parts`.
@@ -66,7 +73,6 @@ class TableCopy:
 
         Raises ``CallEnded``, `BrokenStream`, and ``RelayError`` for columns that cannot be carried.
         """
-        self.is_alive = False
         deadline = time.monotonic() + wait
         while not self.is_complete:
             for part in self._parts:
@@ -79,7 +85,7 @@ class TableCopy:
                 self._answers = self._call.take(max(0.0, deadline - time.monotonic()))[::-1]
             if not self._answers:
                 return None
-            self.is_alive = True
+            self.alive_at = time.monotonic()
             self._parts = _parts(self._answers.pop())
         return None
 
@@ -90,7 +96,7 @@ class TableCopy:
             self._discard_batch("was cut off")
         elif kind == EventKind.FIELD and _is_copied(event):
             self._discard_batch("has several layouts")
-            if self._has_layout and not self._resumes:  # I1
+            if self._has_layout and not self.order.resumes:  # I1
                 raise BrokenStream("vtgate continued in the middle of the table with another tablet")
             self._decoder = self._tables.decoder(event.field_event, copied=True)
             self._has_layout = True

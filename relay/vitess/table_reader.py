@@ -113,19 +113,6 @@ class PublishedShard:
         return cls(shard, position.needed, lowest(checkpoint))
 
 
-@dataclass(slots=True)
-class _OpenCopy:
-    """A copy that is being read. The last two times are by the monotonic clock."""
-
-    copy: TableCopy
-    tablets: Tablets
-    order: KeyOrder  # before it was opened
-    opened_at: float  # seconds by the reader's clock
-    alive_at: float  # when anything last came
-    advanced_at: float  # when rows last came or it was opened
-    is_same_order: bool = False  # whether the order was the same after it was opened
-
-
 class CopiedTableReader:
     """Reads one table of one shard. Used by one thread at a time. ``clock``: seconds since the epoch.
 
@@ -157,7 +144,7 @@ class CopiedTableReader:
         self._tables = tables
         self._find = find
         # The copy that is being read.
-        self._open: _OpenCopy | None = None
+        self._copy: TableCopy | None = None
         # The last decoder, and what the compiled core uses instead of it.
         self._compiled: tuple[VStreamRowDecoder, CompiledRows | None] | None = None
         # What the rows have to show, kept so that a tablet that is behind can catch up; and a set that shows it.
@@ -167,14 +154,14 @@ class CopiedTableReader:
         self._reopened = 0
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.copy.close()
-            self._open = None
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
 
     def read(self) -> Page | Unreadable:
         """Return the next page, which has one batch. Raises ``RelayError`` if no retry can help."""
         begun = self.clock()
-        if self._open is None:
+        if self._copy is None:
             try:
                 left = _continued(self.position.left, self.segment.published(), self.table)
             except Unavailable as error:
@@ -183,16 +170,16 @@ class CopiedTableReader:
         if not self.position.left:
             return self._page(begun)
         try:
-            opened = self._open = self._open or self._opened()
-            batch = opened.copy.take(self.settings.wait)
+            copy = self._copy = self._copy or self._open()
+            batch = copy.take(self.settings.wait)
             if batch is not None:
-                return self._publish(opened, batch, begun)
-            if opened.copy.is_complete:
-                self._check_order(opened)
+                return self._publish(copy, batch, begun)
+            if copy.is_complete:
+                self._check_order(copy)
                 self.close()
                 self.position = replace(self.position, left=self.position.left[1:])
                 return self._page(begun)
-            reason = self._silence(opened)
+            reason = self._silence(copy)
         except CallEnded as ended:
             reason = self._explain(ended)
         except BrokenStream as error:
@@ -206,7 +193,7 @@ class CopiedTableReader:
 
     # ------------------------------------------------------------------ the copy
 
-    def _opened(self) -> _OpenCopy:
+    def _open(self) -> TableCopy:
         """Open the copy of the rest. Raises ``Unavailable``."""
         settings = self.settings
         rest = self.position.left[0]
@@ -230,20 +217,19 @@ class CopiedTableReader:
         self._tables.altered()  # since the last copy was opened
         start = tablets.at("", [] if rest.after is None else [rest.after])
         call = tablets.stream([start], [self.table], settings.heartbeat, copy=[self.table])
-        copy, now = TableCopy(call, shard, self._tables, resumes=order.resumes), time.monotonic()
-        return _OpenCopy(copy, tablets, order, opened_at, now, now)
+        return TableCopy(call, tablets, self._tables, order, opened_at)
 
-    def _check_order(self, opened: _OpenCopy) -> None:
+    def _check_order(self, copy: TableCopy) -> None:
         """Raise ``Unavailable`` if the key was altered while the copy was opened: then it may leave rows out."""
-        if not opened.is_same_order and opened.tablets.key_order(self.table) != opened.order:
+        if not copy.is_same_order and copy.tablets.key_order(self.table) != copy.order:
             raise Unavailable(
                 f"source {self.stream.source}: the primary key of table {self.table} was altered: copying again"
             )
-        opened.is_same_order = True
+        copy.is_same_order = True
 
-    def _publish(self, opened: _OpenCopy, batch: CopiedBatch, begun: float) -> Page:
+    def _publish(self, copy: TableCopy, batch: CopiedBatch, begun: float) -> Page:
         """Return the page of a batch. Raises ``Unavailable`` if the batch does not show what is published."""
-        published, shard = self._published, opened.copy.shard
+        published, shard = self._published, copy.shard
         assert published is not None
         if batch.executed != self._shown_at:
             executed = gtid.parse(batch.executed)
@@ -254,15 +240,15 @@ class CopiedTableReader:
                     "waiting for a tablet to catch up"
                 )
             self._shown_at = batch.executed
-        self._check_order(opened)
-        opened.advanced_at = time.monotonic()
+        self._check_order(copy)
+        copy.advanced_at = time.monotonic()
         self._reopened = 0
-        rest = replace(self.position.left[0], after=batch.end, order=opened.order.digest)
+        rest = replace(self.position.left[0], after=batch.end, order=copy.order.digest)
         self.position = CopiedUpTo((rest, *self.position.left[1:]), self.position.rows + batch.count)
         if batch.decoder is None:
             return self._page(begun)
         table = batch.decoder.table
-        snapshot = as_of_rows(self.segment.snapshot, published.promised, opened.opened_at)
+        snapshot = as_of_rows(self.segment.snapshot, published.promised, copy.opened_at)
         if self._compiled is None or self._compiled[0] is not batch.decoder:
             self._compiled = batch.decoder, rows_of(shard, batch.decoder, copied=True)
         changes: Sequence[Change] | None = copied_rows(self._compiled[1], "vstream", batch.answers, snapshot, begun)
@@ -272,41 +258,39 @@ class CopiedTableReader:
             self._page(begun),
             changes=changes,
             counts=PageCounts(batch.count, sum(map(len, batch.answers))),
-            pause=self._rest_after(batch.count, opened),
+            pause=self._rest_after(batch.count, copy),
             tables=(table.schema,),
         )
 
-    def _rest_after(self, rows: int, opened: _OpenCopy) -> float:
+    def _rest_after(self, rows: int, copy: TableCopy) -> float:
         """Return the seconds until the next read. vtgate waits while nobody takes the rows that it has sent."""
         pace = self.settings.copied_rows_per_second
         if pace is None:
             return 0.0
         rest = rows / pace
-        if rest > _LONGEST_UNREAD and opened.order.resumes:
+        if rest > _LONGEST_UNREAD and copy.order.resumes:
             self.close()
         elif rest > _LONGEST_UNREAD:
             rest = _LONGEST_UNREAD
-        opened.alive_at = opened.advanced_at = time.monotonic() + rest
+        copy.alive_at = copy.advanced_at = time.monotonic() + rest
         return rest
 
     def _page(self, begun: float) -> Page:
         end = None if self.position.left else LastPage()
         return Page(self.shard, [], self.position.to_json(), None, None, begun, end=end)
 
-    def _silence(self, opened: _OpenCopy) -> str | None:
+    def _silence(self, copy: TableCopy) -> str | None:
         """Return why no row comes, once one is overdue, and None before."""
         now, silence = time.monotonic(), self.settings.silence
-        if opened.copy.is_alive:
-            opened.alive_at = now
         patience = silence * _PATIENCE * 2 ** min(self._reopened, _DOUBLINGS)
-        if now - opened.alive_at > silence:
+        if now - copy.alive_at > silence:
             waited = f"vtgate sent nothing for {silence:g} s"
-        elif now - opened.advanced_at > patience:
+        elif now - copy.advanced_at > patience:
             self._reopened += 1
             waited = f"no row of table {self.table} came for {patience:g} s"
         else:
             return None
-        return f"{waited}: {opened.tablets.explain_silence()}"
+        return f"{waited}: {copy.tablets.explain_silence()}"
 
     def _explain(self, ended: CallEnded) -> str | None:
         """Return why the copy has ended, or None if the table was dropped, so that nothing is left to copy.
