@@ -1,7 +1,7 @@
 """One gRPC call to vtgate, whose answers are read from the socket by the thread that uses them.
 
-vtgate sends many small answers, one for each transaction. A general gRPC client passes each from thread to thread,
-which takes longer than all that the relay does with the row. Here, one thread takes everything that the socket has.
+A general gRPC client passes each of vtgate's many small answers from thread to thread, which takes longer than all that
+the relay does with the row.
 """
 
 import socket
@@ -26,13 +26,11 @@ _KEEPALIVE = [
 
 
 class Call:
-    """One call. One thread at a time calls ``take``; any thread calls ``close``.
+    """One call. One thread at a time calls ``take``; any thread calls ``close``. ``headers``: beyond gRPC's own.
 
-    ``address``: the server's host:port. Raises ValueError for anything else. ``headers``: headers beyond gRPC's own. A
-    separate thread connects, so that nobody waits for an unreachable server; ``take`` raises the error.
-
-    Only ``take`` answers the server's pings. If nobody calls it for 20 s, for example because Kafka is down, vtgate
-    hangs up, and the call has to be made again.
+    A separate thread connects, so that nobody waits for an unreachable server; ``take`` raises the error. Only ``take``
+    answers the server's pings: if nobody calls it for 20 s, vtgate hangs up, and the call has to be made again.
+    Raises ValueError if ``address`` is not host:port.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """How the stream of a shard can end, by the server's gRPC status and text.
 
-Statuses and texts are from `shouldRetry`, `getJournalEvent` and `keyspaceHasBeenResharded` in vtgate's
-vstream_manager.go (Vitess v0.23). vtgate retries some failures itself, and ends the stream once it gives up.
+They are from `shouldRetry`, `getJournalEvent` and `keyspaceHasBeenResharded` in vtgate's vstream_manager.go (Vitess
+v0.23). vtgate retries some failures itself, and ends the stream once it gives up.
 """
 
 import re

@@ -35,10 +35,9 @@ def rounded(columns: Iterable[Column]) -> list[str]:
 
 
 class KeyspaceSnapshots(SqlSnapshots):
-    """Takes snapshots of a keyspace.
+    """``find``: returns the layouts of the wanted tables by name; its argument has the keyspace of each moved table.
 
-    ``find``: returns the current layouts of the wanted tables by name; its argument has the keyspace of each table that
-    was moved to another one. ``tables``: returns the `Tables` for a reader of the given shard.
+    ``tables``: returns the `Tables` for a reader of the given shard.
     """
 
     def __init__(
@@ -63,10 +62,7 @@ class KeyspaceSnapshots(SqlSnapshots):
         return any(start.get("type") == "copy" for start in plan.shards.values())
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
-        """Return each of ``tables`` in each shard that has not ended, the largest first.
-
-        Raises ``Unavailable``, and ``RelayError`` for a table that cannot be copied.
-        """
+        """Return the ``tables`` of unfinished shards, the largest first. Raises ``Unavailable``, ``RelayError``."""
         following = (each for shard in published for each in followers(shard, published).items())
         if waiting := sorted(name for name, follower in following if follower is None):  # I7: its rows would be removed
             raise Unavailable(

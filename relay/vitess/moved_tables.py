@@ -48,10 +48,7 @@ class Move(NamedTuple):
 
 
 class TableMoves:
-    """Finds the moves of tables from one shard. Used by the thread that reads the shard.
-
-    ``settings``: the settings of the stream. ``start``: the position where the stream begins.
-    """
+    """Finds the moves of tables from one shard, for the thread that reads it. ``start``: where its stream begins."""
 
     def __init__(self, vtgate: Vtgate, shard: VitessShard, settings: VStreamSettings, start: Mapping[str, Any]) -> None:
         self._vtgate = vtgate

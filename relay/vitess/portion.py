@@ -9,14 +9,9 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """``only``: if it is not empty, the only tables of the stream. ``without``: tables that the stream does not have.
-
-    ``moves``: the ids of the moves that this portion includes; if empty, the start of the stream says which.
-    """
-
-    only: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    moves: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()  # if it is not empty, the only tables of the stream
+    without: tuple[str, ...] = ()  # tables that the stream does not have
+    moves: tuple[str, ...] = ()  # the ids of the moves that this includes; if empty, the stream's start says which
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> Self:

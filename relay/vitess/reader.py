@@ -344,10 +344,7 @@ class VitessShardReader:
     # ------------------------------------------------------------------ gaps
 
     def _skip_to_head(self, purged: str, begun: float) -> ReadResult:
-        """Return the page of a gap, once the head is known. Reading continues there, as no older position is sure (I9).
-
-        ``purged``: why the changes after the position are no longer available.
-        """
+        """Return a gap up to the head, once that is known: no older position is sure (I9). ``purged``: its reason."""
         self._purged = purged
         head = self.watch.head(self.watch.settings.wait)
         if head is None:

@@ -195,13 +195,9 @@ def _as_json(escape: re.Match[str]) -> str:
 
 
 def _charset(collation: int) -> str:
-    """Return the character set of a collation, given by its id.
-
-    0 means that Vitess does not know the collation and `Tables` has not found it: then it is UTF-8. Text in the binary
-    collation arrives as UTF-8.
-    """
+    """Return the character set of a collation, given by its id, or by 0 if nobody knows it: then it is UTF-8."""
     charset = charsets.charset(collation) if collation else "utf8mb4"
-    return "utf8mb4" if charset == charsets.BINARY else charset
+    return "utf8mb4" if charset == charsets.BINARY else charset  # binary text arrives as UTF-8
 
 
 def _members(found: Defined, collation: int, *, copied: bool, as_text: bool) -> Callable[[bytes], Any]:

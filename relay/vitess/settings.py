@@ -12,10 +12,7 @@ _HIDDEN = re.compile(r"_.*_old|_[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12}_[0-9
 
 
 def is_hidden(table: str) -> bool:
-    """Whether Vitess takes a table for part of an online schema change, by its name, and sends none of its rows.
-
-    Source: IsOnlineDDLTableName in its go/vt/schema.
-    """
+    """Whether Vitess sends no rows of a table called like part of an online schema change (IsOnlineDDLTableName)."""
     return _HIDDEN.fullmatch(table) is not None
 
 

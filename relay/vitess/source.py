@@ -1,7 +1,6 @@
 """A keyspace as a source: finds its shards and tables, plans where they start, and opens them.
 
-The topology gives the shards to start with. Journals give the shards that follow them in reshards
-(``relay.stream.journals``).
+The topology has the shards to start with, and journals those that follow them (``relay.stream.journals``).
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN_TABLE = "VT05005"
-"""vtgate's error code for a table that its VSchema does not have."""
-
+_UNKNOWN_TABLE = "VT05005"  # vtgate's error code for a table that its VSchema does not have
 _HIDDEN = (
     "has a name like a table of an online schema change, and Vitess does not send changes of such a table: rename it, "
     "or remove it from `tables`"
@@ -70,21 +67,16 @@ class VitessSource(SqlSource):
         # step, and a race costs one more question to vtgate.
         # By table, the columns of its primary vindex, and its type, or "" if keyspace ids cannot be computed.
         self._vindexes: dict[str, tuple[list[str], str]] = {}
-        # By table, its primary key in the key's own order.
-        self._primary_keys: dict[str, Sequence[str]] = {}
-        # By table, the first layout that was made of it, even after `connect`.
-        self._seen: dict[str, Table] = {}
-        # By table of the plan, its key; and the tables that were ever moved away, as far as `connect` could find out.
-        self._planned: dict[str, Table] = {}
-        self._moved: Set[str] = frozenset()
+        self._primary_keys: dict[str, Sequence[str]] = {}  # by table, in the key's own order
+        self._seen: dict[str, Table] = {}  # by table, the first layout that was made of it, even after `connect`
+        self._planned: dict[str, Table] = {}  # by table of the plan, its key
+        self._moved: Set[str] = frozenset()  # tables ever moved away, as far as `connect` could find out
         # These two have locks of their own, which are not held while vtgate is asked.
         self.skipped = SkippedTables(config.name, config.keyspace, config.tables)
         self.layout = LayoutCache(self._lay_out, self.skipped, detailed=self.config.is_debezium)
-        # Whether a text column without a character set is text, see ``relay.mysql_dialect.altered.Shape``. Set by
-        # `connect`.
+        # Set by `connect`. Whether a text column without a character set is text, see `relay.mysql_dialect.altered`.
         self._text: bool | None = None
-        # The shards that the key range covers, as the topology names them.
-        self._shards: list[str] = []
+        self._shards: list[str] = []  # those that the key range covers, as the topology names them
         self._settings = VStreamSettings(
             config.keyspace,
             config.tables,
@@ -209,8 +201,7 @@ class VitessSource(SqlSource):
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
         """Return the layout and key of ``table``, or None if it is not wanted.
 
-        Called by readers' threads. Raises `Unfit` if the table cannot be relayed, and ``Unavailable`` if vtgate
-        does not answer a question about a new table.
+        Called by readers' threads. Raises `Unfit`, and ``Unavailable`` if vtgate does not answer about a new table.
         """
         key = self.config.key_columns(table)
         primary = self._in_order(table, primary)
@@ -229,34 +220,21 @@ class VitessSource(SqlSource):
             self._warn_of_no_ids(table, f"The text of TIMESTAMP {hash_key[0]} depends on a session's time zone")
             vindex = ""
         compute = of_rows(vindex, [*types].index(hash_key[0])) if vindex and hash_key[0] in types else None
-        return replace(self._relayed(table, columns, primary, key, hash_key), keyspace_id=compute)
+        return replace(self._relayed((table, columns, primary), key, hash_key), keyspace_id=compute)
 
     def _lay_out_moved(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
         """Return the layout of a table in another keyspace: it keeps the key that it had here (I2)."""
         if (planned := self._planned.get(table)) is None:
             return self._lay_out(table, columns, primary)
         key = [column.name for column in planned.schema.key]
-        return self._relayed(table, columns, primary, key, key[: planned.schema.hash_columns])
+        return self._relayed((table, columns, primary), key, key[: planned.schema.hash_columns])
 
     def _relayed(
-        self,
-        table: str,
-        columns: tuple[Column, ...],
-        primary: Sequence[str],
-        key: Sequence[str],
-        hash_key: Sequence[str],
+        self, found_as: tuple[str, Sequence[Column], Sequence[str]], key: Sequence[str], hash_key: Sequence[str]
     ) -> Table:
         """Return the layout of a table with a key, or with a primary key and a ``hash_key``. Raises `Unfit`."""
-        found = lay_out(
-            self.name,
-            table,
-            columns,
-            primary,
-            key=key,
-            hash_key=hash_key,
-            rules=self.config.rules(table),
-            where=self.config.conditions(table),
-        )
+        table, rules, where = found_as[0], self.config.rules(found_as[0]), self.config.conditions(found_as[0])
+        found = lay_out(self.name, *found_as, key=key, hash_key=hash_key, rules=rules, where=where)
         require_topic(self.config, table)
         found = with_details(found) if self.config.is_debezium else found
         self._seen.setdefault(table, found)
@@ -371,10 +349,7 @@ class VitessSource(SqlSource):
             raise ConfigError(str(error)) from None
 
     def _find_tables(self, elsewhere: Mapping[str, str]) -> Mapping[str, Table]:
-        """Return the layouts of the wanted tables that exist now. Raises ``Unavailable``.
-
-        ``elsewhere``: the keyspace of each table that was moved to another one.
-        """
+        """Return the layouts of the wanted tables. ``elsewhere``: keyspaces of moved ones. Raises ``Unavailable``."""
         found = self.layout.of_tables(self.definitions())
         for keyspace in {*elsewhere.values()}:
             names = [name for name, space in elsewhere.items() if space == keyspace and self.is_wanted(name)]

@@ -1,9 +1,7 @@
 """The copy of one table in a separate stream: rows arrive in batches, each followed by the key of its last row.
 
-vtgate reads a table as it was at one position. After a failure it continues at a later position, and also sends changes
-of the rows before. These changes are skipped, because the stream of the shard has them.
-
-Each row is an event. The compiled core finds the rows in an answer without decoding it, while other threads go on.
+After a failure vtgate continues at a later position, and also sends changes of the rows before. These are skipped,
+because the stream of the shard has them. The compiled core finds the rows in an answer without decoding it.
 """
 
 import time

@@ -293,10 +293,7 @@ class CopiedTableReader:
         return f"{waited}: {copy.tablets.explain_silence()}"
 
     def _explain(self, ended: CallEnded) -> str | None:
-        """Return why the copy has ended, or None if the table was dropped, so that nothing is left to copy.
-
-        Raises ``RelayError`` if no retry can help.
-        """
+        """Return why the copy has ended, or None if the table was dropped. Raises ``RelayError`` if no retry helps."""
         kind = ending(ended)
         if kind in (Ending.NO_TABLE, Ending.FINAL):
             try:
@@ -324,10 +321,7 @@ def _why_again(rest: ShardRest, order: KeyOrder) -> str:
 def _continued(
     left: Sequence[ShardRest], published: Mapping[str, ShardCheckpoint], table: str
 ) -> tuple[ShardRest, ...]:
-    """Return the rest after reshards and moves: the shards that continue the first shard replace it.
-
-    Raises ``Unavailable`` while one of these is not read yet.
-    """
+    """Return the rest in the shards that continue the first. Raises ``Unavailable`` while one is not read yet."""
     if not left:
         return ()
     first, *others = left

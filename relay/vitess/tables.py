@@ -111,10 +111,7 @@ class Tables:
         return found
 
     def _unqualified(self, event: pb.FieldEvent) -> pb.FieldEvent:
-        """Return ``event`` with the name that the table has in its keyspace.
-
-        vtgate puts the keyspace in front, and before v23 even if the relay asks it not to.
-        """
+        """Return ``event`` without the keyspace, which vtgate before v23 puts in front of the table's name anyway."""
         name = event.table_name
         if not name.startswith(self._prefix) or self.last(name) is not None:
             return event

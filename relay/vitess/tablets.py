@@ -109,10 +109,7 @@ class Tablets:
             return None
 
     def started_at(self, flavour: str) -> int:
-        """Return when the server of a tablet was started, in seconds by its clock. Raises ``RelayError``.
-
-        ``flavour``: the flavour of the shard's GTIDs.
-        """
+        """Return when a tablet's server was started, by its clock. Raises ``RelayError``. ``flavour``: of its GTIDs."""
         schema = "performance_schema" if flavour == "MySQL56" else "information_schema"
         statement = (
             "select cast(unix_timestamp() - variable_value as signed) from "
@@ -125,10 +122,7 @@ class Tablets:
             raise RelayError(f"vtgate answers {statement!r} with {found!r}, which is not a number") from None
 
     def row_images(self) -> set[str]:
-        """Return the values of binlog_row_image in the databases. Databases that do not answer are left out.
-
-        Each replica logs the rows of its primary again, by its own setting.
-        """
+        """Return the values of binlog_row_image in the databases that answer. Replicas log rows by their own."""
         found = set()
         for kind in {"primary", self.kind.lower()}:
             try:
@@ -150,10 +144,7 @@ class Tablets:
         return {str(name): int(count or 0) for name, count in rows}
 
     def key_order(self, table: str) -> KeyOrder:
-        """Return the order of a table's primary key, which depends on its columns, their types and their collations.
-
-        Raises ``Unavailable``.
-        """
+        """Return the order of a primary key, by its columns, their types and collations. Raises ``Unavailable``."""
         statement = (
             "select s.column_name, c.column_type, c.collation_name from information_schema.statistics s"
             " join information_schema.columns c on c.table_schema = s.table_schema and c.table_name = s.table_name"
@@ -220,10 +211,7 @@ def _value(rows: list[dict[str, str | None]]) -> str | None:
 
 
 def warn_of_cascades(source: str, tablets: Tablets, tables: Collection[str]) -> None:
-    """Log a warning for each foreign key that changes rows of ``tables`` without logging it.
-
-    ``tablets``: the tablets of one shard of the keyspace. The relay does not depend on the answer.
-    """
+    """Log a warning for each foreign key that changes rows of ``tables`` without logging it, if a tablet says so."""
     try:
         found = [[str(value) for value in row.values()] for row in tablets.execute(_KEYS)]
     except RelayError as error:

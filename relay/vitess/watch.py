@@ -1,8 +1,7 @@
 """Tells whether the stream of a shard has reached the shard's head, and whether a silent stream is stuck or idle.
 
-vtgate sends only heartbeats, and no error, at a position from another database, without a serving tablet, and if every
-tablet has purged the binlogs. So the relay asks for the shard's head (I10): the head tells a stuck stream from an idle
-shard, and is the basis of ``Page.reached``.
+vtgate sends only heartbeats, and no error, where nothing can come. So the relay asks for the shard's head (I10): it
+tells a stuck stream from an idle shard, and is the basis of ``Page.reached``.
 """
 
 import time
@@ -213,10 +212,7 @@ class Watch:
         )
 
     def diagnose_mismatch(self, position: VStreamPosition, timeout: float) -> str | None:
-        """Return a message that the tablets are behind ``position``, or None if that is not known.
-
-        They have not executed ``position``. Raises ``RelayError`` once it is certain that the shard never had it.
-        """
+        """Return that the tablets are behind ``position``, if so. Raises ``RelayError`` if the shard never had it."""
         self._mismatches += 1
         head = self.head(timeout)
         return None if head is None else self.diagnose_lag(position, head, patient=self._mismatches < 2)
@@ -251,10 +247,7 @@ class Watch:
         )
 
     def _primary_head(self, head: GtidSet) -> GtidSet | None:
-        """Return the head of the primary, asked for after the position was read, or None while it does not answer.
-
-        ``head``: the head of the tablets that are read.
-        """
+        """Return the primary's head, asked for after the position was read, or None. ``head``: that of the tablets."""
         if self.settings.tablet_type == _PRIMARY:
             return head
         self._primary.ask()
