@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relay import native
 from relay.avro.compiled_fields import compiled_fields
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
@@ -29,12 +28,11 @@ from relay.mysql_dialect.printed import (
 from relay.mysql_dialect.tables import Row, Table
 from relay.table import Column
 from relay.types.sql import Defined, Form, defined
-from relay.vitess.position import canonical
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.shard import VitessShard
 
 if TYPE_CHECKING:
-    from relay.native._core import CompiledRows, VStreamReader
+    from relay.native._core import CompiledRows
 
 Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
 """Returns a table's layout by its name, its columns and its primary key, or None if it is not wanted."""
@@ -206,13 +204,6 @@ def _members(found: Defined, collation: int, *, copied: bool, as_text: bool) -> 
     if found.type.form is Form.ENUM:
         return by_text(found.inside, decode) if as_text else by_index(found.inside)
     return sets_by_text(found.inside, decode, copied=copied) if as_text else sets_by_index(found.inside)
-
-
-def vstream_reader(shard: VitessShard) -> VStreamReader | None:
-    """Return the compiled reader of the stream of a shard, or None if the installation has no compiled core."""
-    if (core := native.core()) is None:
-        return None
-    return core.VStreamReader(shard.keyspace.encode(), shard.name.encode(), shard.qualified, canonical)
 
 
 def rows_of(shard: VitessShard, decoder: VStreamRowDecoder, *, copied: bool = False) -> CompiledRows | None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from relay import native
 from relay.errors import RelayError
 from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.layout_cache import LostKey
 from relay.mysql_dialect.tables import Row, Table
 from relay.table import TableSchema
 from relay.vitess.failures import BrokenStream
+from relay.vitess.position import canonical
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import PartialRow, Uncarried, VStreamRowDecoder, rows_of, vstream_reader
+from relay.vitess.rows import PartialRow, Uncarried, VStreamRowDecoder, rows_of
 from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 
 if TYPE_CHECKING:
     from relay.native._core import WholeTransactions
-
-Decoders = dict[str, VStreamRowDecoder | None]
-"""By table, the decoder of its rows from here on, or None for a table that is not wanted."""
 
 
 class PageMustEnd(Exception):
@@ -33,13 +32,13 @@ class ShardRows:
         self.shard = shard
         self.tables = tables
         self.changes = TransactionChanges(shard.source, shard.qualified, floor)
-        # How many rows have come since the last page.
-        self.records = 0
-        self._decoders: Decoders = {}
-        # The tables that have no key, by their names in the stream.
-        self.keyless: dict[str, str] = {}
+        self.records = 0  # how many rows have come since the last page
+        # By table, the decoder of its rows from here on, or None for a table that is not wanted.
+        self._decoders: dict[str, VStreamRowDecoder | None] = {}
+        self.keyless: dict[str, str] = {}  # the tables that have no key, by their names in the stream
         # The compiled reader of whole transactions, or None without the compiled core.
-        self.compiled = vstream_reader(shard)
+        names, core = (shard.keyspace.encode(), shard.name.encode(), shard.qualified), native.core()
+        self.compiled = None if core is None else core.VStreamReader(*names, canonical)
         # The layouts of the rows in the page being made, by table, and the last row's layout.
         self._in_page: dict[str, Table] = {}
         self._last: Table | None = None
@@ -90,13 +89,18 @@ class ShardRows:
         whole = self.compiled.read(answers, self.changes.floor, room, latest)
         blocks = whole.take()
         for block in blocks:
-            decoder = _decoder(block.table, self._decoders)
+            decoder = self._decoder(block.table)
             assert decoder is not None
             self._use(decoder.table)
         if whole.position is not None:
             self.changes.add(blocks, whole.position, whole.floor, whole.size, whole.behind)
         self.records += whole.rows
         return whole
+
+    def _decoder(self, table: str) -> VStreamRowDecoder | None:
+        if table not in self._decoders:
+            raise BrokenStream(f"rows of {table} came before its columns")
+        return self._decoders[table]
 
     def _use(self, table: Table) -> None:
         """Note that the page has rows of ``table``."""
@@ -106,7 +110,7 @@ class ShardRows:
 
     def stream(self, event: pb.RowEvent, gtid: str) -> None:
         """Turn rows of the transaction ``gtid`` into changes."""
-        decoder = _decoder(event.table_name, self._decoders)
+        decoder = self._decoder(event.table_name)
         if decoder is None:
             return
         table, decode, decode_before = decoder.table, decoder.decode, decoder.before
@@ -140,10 +144,3 @@ class ShardRows:
         """Add the TRUNCATE of a table that a statement empties."""
         self._in_page.setdefault(table.name, table)
         self.changes.truncate(table)
-
-
-def _decoder(table: str, decoders: Decoders) -> VStreamRowDecoder | None:
-    try:
-        return decoders[table]
-    except KeyError:
-        raise BrokenStream(f"rows of {table} came before its columns") from None
