@@ -43,8 +43,7 @@ class EmbeddedServer(ABC):
         self._folder = folder
         self._ports: tuple[int, ...] = ()
         self._process: ManagedProcess | None = None
-        # Called after it was launched, before it is ready.
-        self.on_launch: Callable[[], None] = lambda: None
+        self.on_launch: Callable[[], None] = lambda: None  # called after it was launched, before it is ready
 
     @property
     @abstractmethod

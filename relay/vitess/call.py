@@ -49,8 +49,7 @@ class Call:
         # Held while a thread uses the socket or waits for it: ``close`` shuts the socket down first, which ends the
         # wait, and closes it only when no thread uses it.
         self._lock = threading.Lock()
-        # Set once the connection was made, has failed or is no longer wanted.
-        self._connected = threading.Event()
+        self._connected = threading.Event()  # set once the connection was made, has failed or is no longer wanted
         # Used by the thread that connects, and after `_connected` by the thread that calls ``take``.
         self._exchange = Exchange(address, path, request, headers, "https" if tls else "http")
         threading.Thread(target=self._connect, args=(host_port(address), tls), name="vtgate-call", daemon=True).start()

@@ -18,12 +18,8 @@ from relay.vitess.proto import vtgate_pb2 as pb
 CURRENT = "current"
 """The position that starts a stream at the head of its shard. No stream can resume there, so it is never kept (I4)."""
 
-SHARDS = "show vitess_shards"
-"""Lists the shards of all keyspaces, such as ``commerce/-80``."""
-
-NO_TABLE = "dual"
-"""The name of a table that has no changes."""
-
+SHARDS = "show vitess_shards"  # lists the shards of all keyspaces, such as ``commerce/-80``
+NO_TABLE = "dual"  # the name of a table that has no changes
 TABLET_TYPES = {"PRIMARY": 1, "REPLICA": 2, "RDONLY": 3}
 
 _VSTREAM = "/vtgateservice.Vitess/VStream"

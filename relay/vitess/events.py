@@ -53,21 +53,16 @@ class ShardEvents:
         self._end = end or StreamEnd()
         self.shard = shard
         self.settings = settings
-        # The position after the last transaction that ended.
-        self.position = position
+        self.position = position  # the position after the last transaction that ended
         self.rows = ShardRows(shard, tables, floor)
         # Seconds: the time of the last transaction that ended, or None if none did since the last page.
         self.progress: float | None = None
-        # Seconds: the time of the last transaction of the stream.
-        self._read = 0
-        # The journal that ends the shard, once its transaction has ended.
-        self.journal: ReshardJournal | None = None
+        self._read = 0  # seconds: the time of the last transaction of the stream
+        self.journal: ReshardJournal | None = None  # the journal that ends the shard, once its transaction has ended
         # The table whose rows are left out from here on, or are relayed again: the reader calls `leave_out`.
         self.lost: str | None = None
-        # Whether any event came from the shard itself, not only from vtgate.
-        self.is_active = False
-        # The bytes of all answers so far; the reader counts them.
-        self.bytes_in = 0
+        self.is_active = False  # whether any event came from the shard itself, not only from vtgate
+        self.bytes_in = 0  # the bytes of all answers so far; the reader counts them
         self._transaction = VStreamTransaction()
 
     # ------------------------------------------------------------------ pages

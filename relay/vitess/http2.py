@@ -55,14 +55,12 @@ class Exchange:
     ) -> None:
         self.authority = authority
         self.ended: CallEnded | None = None
-        # The reason that the server gave before it hung up.
-        self.goodbye = ""
+        self.goodbye = ""  # the reason that the server gave before it hung up
         # The beginning of an incomplete frame, the beginning of an incomplete message, and the length of that message.
         self._rest = b""
         self._partial = bytearray()
         self._wanted = 0
-        # Bytes received since the last WINDOW_UPDATE.
-        self._unacknowledged = 0
+        self._unacknowledged = 0  # bytes received since the last WINDOW_UPDATE
         # Headers that continue in the next frame, and whether the call ends with them.
         self._block = b""
         self._is_last_block = False
@@ -85,8 +83,7 @@ class Exchange:
                 *headers,
             ]
         )
-        # The caller sends these bytes and removes them.
-        self.unsent = bytearray(_PREFACE)
+        self.unsent = bytearray(_PREFACE)  # the caller sends these bytes and removes them
         self.unsent += _frame(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
         self.unsent += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - _FIRST_WINDOW))
         self.unsent += _frame(_HEADERS, _END_HEADERS, _STREAM, block)

@@ -66,8 +66,7 @@ class _Weights:
                     ranges.append((int(first, 16), int(last, 16)))
         # A text without these characters has the weights of its characters, one after the other.
         self.dependent = frozenset(suffixes | {c for c, elements in self._elements.items() if elements[0][1]})
-        # Returns the weights of a single character, as they are hashed.
-        self.key = lru_cache(REMEMBERED)(self._key)
+        self.key = lru_cache(REMEMBERED)(self._key)  # returns the weights of a single character, as they are hashed
         self.ascii = [self.key(chr(code)) for code in range(128)]
 
     def _key(self, character: str) -> bytes:

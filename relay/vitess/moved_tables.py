@@ -57,10 +57,8 @@ class TableMoves:
         self.settings = settings
         # Whether transactions without rows have come since the journals were read: one may have written a journal.
         self.is_due = False
-        # The move that ends the stream at its position.
-        self.found: Move | None = None
-        # The ids of the moves before it.
-        self._past: tuple[str, ...] = ()
+        self.found: Move | None = None  # the move that ends the stream at its position
+        self._past: tuple[str, ...] = ()  # the ids of the moves before it
         # Once a reshard has ended the shard: tables known not to have been moved before.
         self._unmoved: set[str] | None = None
 

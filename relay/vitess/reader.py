@@ -26,8 +26,7 @@ from relay.vitess.watch import PositionPurged, Watch
 
 log = logging.getLogger(__name__)
 
-READ_AT_ONCE = 16 << 10
-"""About how many bytes of small answers are read together."""
+READ_AT_ONCE = 16 << 10  # about how many bytes of small answers are read together
 
 
 class ShardStream:
@@ -43,8 +42,7 @@ class ShardStream:
         self._size = 0
         self._rest = b""
         self._left: Iterator[pb.VEvent] = iter(())
-        # The event that ended the page, if one did: the next page starts with it.
-        self._held: pb.VEvent | None = None
+        self._held: pb.VEvent | None = None  # the event that ended the page, if one did: the next page starts with it
 
     def close(self) -> None:
         self._call.close()
@@ -133,8 +131,7 @@ class VitessShardReader:
         # The position at the end of the last page.
         self.position = VStreamPosition.from_json(opening.resume, shard.qualified)
         self.token = opening.checkpoint.token if opening.checkpoint is not None else None
-        # Seconds: no later token is earlier than this.
-        self.floor = opening.floor
+        self.floor = opening.floor  # seconds: no later token is earlier than this
         names = list(tables.names if settings.streamed is None else settings.streamed)
         if not names and not settings.portion.without:
             raise RelayError(
@@ -145,8 +142,7 @@ class VitessShardReader:
         self.watch = Watch(vtgate, shard, next(iter(names), NO_TABLE), settings, clock=clock)
         self._starts = ServerStarts(self.watch.tablets, silence=settings.silence)
         self._stream: ShardStream | None = None
-        # Why no stream can start at the position any more, until the head is known.
-        self._purged: str | None = None
+        self._purged: str | None = None  # why no stream can start at the position any more, until the head is known
         # A final error, which is raised after the page with the changes before it.
         self._fault: RelayError | None = None
 

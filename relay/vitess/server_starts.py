@@ -19,8 +19,10 @@ from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tablets import TIMES_ASKED, Tablets
 
-_BEHIND = 30.0
-"""If a transaction is read later than this many seconds, its server may have been started since."""
+log = logging.getLogger(__name__)
+
+_REFUSALS = 5  # how often changes are refused while tablets do not say when servers started, before they are read
+_BEHIND = 30.0  # seconds: if a transaction is read later than that, its server may have been started since
 
 
 class ServerStarted(Exception):
@@ -78,12 +80,6 @@ class StreamEnd:
         return any(done.contains(begin) for begin in self.begins)
 
 
-log = logging.getLogger(__name__)
-
-_REFUSALS = 5
-"""How often changes are refused while tablets do not say when their servers started, before they are read anyway."""
-
-
 class ServerStarts:
     """The starts that the streams of one shard have not passed. ``silence``: the longest wait, in seconds."""
 
@@ -92,8 +88,7 @@ class ServerStarts:
         self._history = ShardHistory(tablets, silence=silence)
         # How often to ask, as each answer may come from another tablet.
         self._times = 1 if tablets.kind == "PRIMARY" else TIMES_ASKED
-        # The second up to which the streams have passed all starts.
-        self._passed = 0
+        self._passed = 0  # the second up to which the streams have passed all starts
         # The starts whose binlog files were listed, and the executed set before each file that is still to be passed.
         self._listed: set[int] = set()
         self._begins: set[GtidSet] = set()

@@ -48,8 +48,7 @@ class TableCopy:
         self.shard = tablets.shard
         self.order = order
         self.opened_at = opened_at
-        # Whether the order was the same after it was opened.
-        self.is_same_order = False
+        self.is_same_order = False  # whether the order was the same after it was opened
         self.is_complete = False
         # By the monotonic clock: when anything last came, and when rows last came or it was opened.
         self.alive_at = self.advanced_at = time.monotonic()

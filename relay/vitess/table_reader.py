@@ -139,19 +139,16 @@ class CopiedTableReader:
         self.table = segment.part.table
         self.settings = settings
         self.clock = clock
-        # The position at the end of the last page.
-        self.position = CopiedUpTo.of(segment)
+        self.position = CopiedUpTo.of(segment)  # the position at the end of the last page
         self._tables = tables
         self._find = find
-        # The copy that is being read.
         self._copy: TableCopy | None = None
         # The last decoder, and what the compiled core uses instead of it.
         self._compiled: tuple[VStreamRowDecoder, CompiledRows | None] | None = None
         # What the rows have to show, kept so that a tablet that is behind can catch up; and a set that shows it.
         self._published: PublishedShard | None = None
         self._shown_at = ""
-        # How often in succession the copy was opened and no row came.
-        self._reopened = 0
+        self._reopened = 0  # how often in succession the copy was opened and no row came
 
     def close(self) -> None:
         if self._copy is not None:

@@ -43,10 +43,8 @@ class Tables:
         self._prefix = f"{keyspace}."
         self._relayed = self._own(relayed or {})
         self.followed = followed
-        # The last known layout of each table.
-        self._known = self._own(current)
-        # The last layout of each table that the stream has described.
-        self._streamed: dict[str, Table] = {}
+        self._known = self._own(current)  # the last known layout of each table
+        self._streamed: dict[str, Table] = {}  # the last layout of each table that the stream has described
         self._decoders: dict[tuple[bytes, bool], VStreamRowDecoder | None] = {}
 
     def _own(self, tables: Mapping[str, Table]) -> dict[str, Table]:

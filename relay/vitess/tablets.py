@@ -20,6 +20,7 @@ from relay.vitess.shard import VitessShard
 
 log = logging.getLogger(__name__)
 
+TIMES_ASKED = 8  # how often a question is asked on which tablets may disagree: another one may answer each time
 _KEYS = (
     "select table_name, constraint_name, referenced_table_name, delete_rule, update_rule"
     " from information_schema.referential_constraints where constraint_schema = database()"
@@ -28,9 +29,6 @@ _UNLOGGED = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 # Key column types for which vtgate's comparison with a text agrees with the order in which the database sorts them.
 _SORTED = (*(Form.INTEGER, Form.DECIMAL, Form.DOUBLE, Form.BIT), *(Form.TIME, Form.TIMESTAMP, Form.BYTES, Form.PADDED))
-TIMES_ASKED = 8
-"""How often a question is asked if tablets may disagree: another tablet may answer each time."""
-
 _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
 
 

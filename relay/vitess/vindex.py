@@ -22,8 +22,8 @@ Value = int | str | bytes | Decimal | None
 
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _LOOKUPS = ("lookup", "lookup_hash", "lookup_unicodeloosemd5_hash", "consistent_lookup")
+# Vindex types that look up keyspace ids in a table. A value may have several, unless the type is ``_unique``.
 LOOKUPS = frozenset([*_LOOKUPS, *(f"{name}_unique" for name in _LOOKUPS)])
-"""Vindex types that look up keyspace ids in a table. A value may have several, unless the type is ``_unique``."""
 _BY_PARAMETERS = {"cfc", "multicol", "numeric_static_map", "region_experimental", "region_json"}
 
 

@@ -37,8 +37,7 @@ class Head:
         # When the open question was asked, by ``clock`` and by the monotonic clock.
         self._asked = 0.0
         self.asked_at = 0.0
-        # Why the last question got no answer.
-        self.failed: str | None = None
+        self.failed: str | None = None  # why the last question got no answer
 
     @property
     def is_asking(self) -> bool:
@@ -95,8 +94,7 @@ class Watch:
         self.shard = shard
         self.settings = settings
         self.tablets = Tablets(vtgate, shard, settings.tablet_type, settings.cells)
-        # Seconds since the epoch: everything committed before that has been read.
-        self.reached: float | None = None
+        self.reached: float | None = None  # seconds since the epoch: everything committed before that has been read
         # By the monotonic clock: when anything last came, when it was last certain that nothing was missing, and when
         # changes last came or a head was reached.
         self._received_at = self._certain_at = self._changed_at = time.monotonic()
@@ -104,12 +102,10 @@ class Watch:
             Head(replace(self.tablets, kind=kind), table, patience=settings.silence, clock=clock)
             for kind in (settings.tablet_type, _PRIMARY)
         )
-        # A head that has not been reached, and when it was asked for.
-        self._ahead: tuple[float, GtidSet] | None = None
+        self._ahead: tuple[float, GtidSet] | None = None  # a head that has not been reached, and when it was asked for
         # Why a head counts as not reached: no tablet has all of a transaction of which rows were read.
         self._behind: str | None = None
-        # When a head was last asked for, by the monotonic clock.
-        self._asked_at = -settings.ask_every
+        self._asked_at = -settings.ask_every  # when a head was last asked for, by the monotonic clock
         self._mismatches = 0
         # How often in a row a stream at one position was reopened. vtgate may only need longer to send a large
         # transaction, so each stream is given twice the time.
