@@ -19,11 +19,10 @@ from relay.records import ReshardJournal
 from relay.vitess.client import EventKind
 from relay.vitess.failures import BrokenStream
 from relay.vitess.journals import ends_shard, journal_of
-from relay.vitess.position import VStreamPosition, added, including, position_in
+from relay.vitess.position import VitessShard, VStreamPosition, added, including, position_in
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.server_starts import ServerStarted, StreamEnd
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd, ShardRows
 from relay.vitess.statements import LoggedStatement
 from relay.vitess.tables import Tables

@@ -6,9 +6,8 @@ from relay.records import ReshardJournal
 from relay.vitess.failures import participants
 from relay.vitess.http2 import CallEnded
 from relay.vitess.portion import Portion
-from relay.vitess.position import canonical
+from relay.vitess.position import VitessShard, canonical
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.shard import VitessShard
 
 _SHARDS = 1  # the migration type of a reshard
 _ATTEMPTS = 20  # how many streams may end before the journal although they have all its participants

@@ -19,8 +19,8 @@ from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
 from relay.vitess.moved_tables import tables_moved
 from relay.vitess.portion import Portion
+from relay.vitess.position import VitessShard
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables
 from relay.vitess.tablets import Tablets

@@ -16,9 +16,8 @@ from relay.records import ReshardJournal
 from relay.vitess.client import SHARDS, Vtgate
 from relay.vitess.journals import name_in
 from relay.vitess.portion import Portion
-from relay.vitess.position import VStreamPosition, canonical
+from relay.vitess.position import VitessShard, VStreamPosition, canonical
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 
 log = logging.getLogger(__name__)
 

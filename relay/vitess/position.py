@@ -1,4 +1,4 @@
-"""How far a shard has been read, and the JSON that checkpoints keep of it.
+"""The names of a shard of a keyspace, how far it has been read, and the JSON that checkpoints keep of that.
 
 ``{"gtid": ...}`` covers everything up to an executed set. In the middle of a transaction, ``transaction`` names it,
 ``rows_done`` counts its published rows and ``rows_of`` counts them by table: reading resumes before the transaction
@@ -15,10 +15,25 @@ from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
 from relay.mysql_dialect.streamed_transaction import PublishedRows, position_fields
-from relay.records import Position, Start
+from relay.records import Position, Shard, Start, StreamId
 from relay.vitess.failures import BrokenStream
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.shard import VitessShard
+
+
+@dataclass(frozen=True, slots=True)
+class VitessShard:
+    """A shard as vtgate, tokens and messages name it."""
+
+    source: str
+    keyspace: str
+    name: str  # in the topology of ``keyspace``
+    qualified: str  # ``<source>/<keyspace>/<shard>``: globally unique
+
+    @classmethod
+    def of(cls, stream: StreamId, shard: Shard, keyspace: str) -> VitessShard:
+        """Return the names of ``shard``, which is in ``keyspace`` unless it names another."""
+        other, _, name = shard.name.rpartition("/")
+        return cls(stream.source, other or keyspace, name, stream.qualified(shard.id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,10 @@ from relay.vitess.events import ShardEvents
 from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import JournalParticipants
-from relay.vitess.position import VStreamPosition
+from relay.vitess.position import VitessShard, VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.server_starts import ServerStarted, ServerStarts
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 from relay.vitess.shard_rows import PageMustEnd
 from relay.vitess.tables import Tables
 from relay.vitess.watch import PositionPurged, Watch

@@ -28,8 +28,8 @@ from relay.mysql_dialect.printed import (
 from relay.mysql_dialect.tables import Row, Table
 from relay.table import Column
 from relay.types.sql import Defined, Form, defined
+from relay.vitess.position import VitessShard
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.shard import VitessShard
 
 if TYPE_CHECKING:
     from relay.native._core import CompiledRows

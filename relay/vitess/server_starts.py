@@ -14,8 +14,7 @@ from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.vitess.client import events_of
-from relay.vitess.position import position_in
-from relay.vitess.shard import VitessShard
+from relay.vitess.position import VitessShard, position_in
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tablets import TIMES_ASKED, Tablets
 

@@ -11,10 +11,9 @@ from relay.mysql_dialect.layout_cache import LostKey
 from relay.mysql_dialect.tables import Row, Table
 from relay.table import TableSchema
 from relay.vitess.failures import BrokenStream
-from relay.vitess.position import canonical
+from relay.vitess.position import VitessShard, canonical
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import PartialRow, Uncarried, VStreamRowDecoder, rows_of
-from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from relay.gtid import GtidSet
 from relay.mysql_dialect.statement_text import shown
 from relay.mysql_dialect.statements import Kind, classify
 from relay.mysql_dialect.tables import Table
+from relay.vitess.position import VitessShard
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 
 log = logging.getLogger(__name__)

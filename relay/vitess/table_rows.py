@@ -18,7 +18,7 @@ from relay.source import Opening
 from relay.table import TableSchema
 from relay.types.sql import Form, defined
 from relay.vitess.portion import Portion
-from relay.vitess.shard import VitessShard
+from relay.vitess.position import VitessShard
 from relay.vitess.source import VitessSource
 
 _FLOAT = struct.Struct("<f")

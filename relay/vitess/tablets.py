@@ -15,8 +15,8 @@ from relay.mysql_dialect.printed import members
 from relay.types.sql import Form, defined
 from relay.vitess.call import Call
 from relay.vitess.client import SHARDS, Vtgate
+from relay.vitess.position import VitessShard
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.shard import VitessShard
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,8 @@ from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, Vtgate, events_of
 from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
-from relay.vitess.position import VStreamPosition
+from relay.vitess.position import VitessShard, VStreamPosition
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 from relay.vitess.tablets import TIMES_ASKED, Tablets
 
 

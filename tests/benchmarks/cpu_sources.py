@@ -26,11 +26,10 @@ from relay.table import TableSchema
 from relay.vitess.client import EventKind, Vtgate
 from relay.vitess.events import ShardEvents
 from relay.vitess.moved_tables import TableMoves
-from relay.vitess.position import VStreamPosition
+from relay.vitess.position import VitessShard, VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import READ_AT_ONCE
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 from tests.benchmarks.get_records import PAGE, page
 from tests.benchmarks.get_records import TABLE as ITEMS

@@ -17,11 +17,11 @@ from relay.source import Opening, Page, ReadResult, Segment, ShardReader, Unread
 from relay.vitess.client import Vtgate
 from relay.vitess.moved_tables import TableMoves
 from relay.vitess.portion import Portion
+from relay.vitess.position import VitessShard
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.rows import decoder
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 from relay.vitess.source import VitessSource
 from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables

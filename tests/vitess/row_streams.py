@@ -19,11 +19,10 @@ from relay.vitess.client import EventKind, Vtgate
 from relay.vitess.events import ShardEvents
 from relay.vitess.failures import BrokenStream
 from relay.vitess.moved_tables import TableMoves
-from relay.vitess.position import VStreamPosition
+from relay.vitess.position import VitessShard, VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import decoder
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 from relay.vitess.vindex import keyspace_id
 from tests.vitess.scripted import made

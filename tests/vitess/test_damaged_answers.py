@@ -12,8 +12,8 @@ import pytest
 from relay.errors import Unavailable
 from relay.gtid import parse
 from relay.vitess.client import Vtgate
+from relay.vitess.position import VitessShard
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.shard import VitessShard
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tablets import Tablets
 from relay.vitess.watch import Head

@@ -18,7 +18,7 @@ from relay.records import ShardCheckpoint, ShardState
 from relay.services.vitess import Vitess, database
 from relay.source import Page, UnknownShard
 from relay.vitess.client import Vtgate
-from relay.vitess.shard import VitessShard
+from relay.vitess.position import VitessShard
 from relay.vitess.tablets import Tablets
 from relay.vitess.watch import Head
 from tests import needs

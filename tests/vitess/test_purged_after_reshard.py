@@ -9,7 +9,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.vitess.client import Vtgate
-from relay.vitess.shard import VitessShard
+from relay.vitess.position import VitessShard
 from relay.vitess.tablets import Tablets
 from relay.vitess.watch import Head
 from tests import needs

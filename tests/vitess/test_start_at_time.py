@@ -19,8 +19,8 @@ from relay.gtid import parse
 from relay.records import Shard
 from relay.services.vitess import Vitess, database
 from relay.vitess.client import EventKind, Vtgate
+from relay.vitess.position import VitessShard
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.shard import VitessShard
 from relay.vitess.source import VitessSource
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tablets import Tablets
