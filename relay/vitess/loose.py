@@ -7,7 +7,6 @@ The weights come from Vitess' tables, which are frozen because they determine th
 from __future__ import annotations
 
 import lzma
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -40,8 +39,8 @@ class _Weights:
         # By mark, the combining class of the first and of the last character in its canonical decomposition.
         self.leads: dict[str, int] = {}
         self.trails: dict[str, int] = {}
-        self._ideographs: list[tuple[int, int]] = []
-        self._unsure: list[tuple[int, int]] = []
+        self._ideographs: list[range] = []
+        self._unsure: list[range] = []
         suffixes: set[str] = set()
         for line in text.splitlines():
             kind, rest = line.split(" ", 1)
@@ -63,7 +62,7 @@ class _Weights:
                 case _:
                     first, last = rest.split()
                     ranges = self._ideographs if kind == "ideographic" else self._unsure
-                    ranges.append((int(first, 16), int(last, 16)))
+                    ranges.append(range(int(first, 16), int(last, 16) + 1))
         # A text without these characters has the weights of its characters, one after the other.
         self.dependent = frozenset(suffixes | {c for c, elements in self._elements.items() if elements[0][1]})
         self.key = lru_cache(REMEMBERED)(self._key)  # returns the weights of a single character, as they are hashed
@@ -86,12 +85,12 @@ class _Weights:
             raise ValueError(
                 f"a lone surrogate (U+{code:04X}) cannot be encoded in UTF-8, so it has no collation weight"
             )
-        if _within(self._unsure, code):
+        if any(code in each for each in self._unsure):
             raise ValueError(
                 f"U+{code:04X} is not assigned in Unicode 15: its weight depends on the version of Go that Vitess was "
                 "built with, so its keyspace id is uncertain"
             )
-        if not _within(self._ideographs, code):
+        if not any(code in each for each in self._ideographs):
             return ((code + 0x50000, 0),)
         common = 0x4E00 <= code < 0xA000 or 0xF900 <= code < 0xFB00
         return ((code + (0x10000 if common else 0x20000), 0),)
@@ -245,8 +244,3 @@ def _packed(primary: int) -> bytes:
     if primary <= _LAST_SHORT:
         return primary.to_bytes(2, "big") if primary else b""
     return (primary | 0x800000).to_bytes(3, "big")
-
-
-def _within(ranges: list[tuple[int, int]], code: int) -> bool:
-    at = bisect_right(ranges, (code, 0x110000)) - 1
-    return at >= 0 and code <= ranges[at][1]
