@@ -25,13 +25,12 @@ _HEADER = struct.Struct(">IBI")  # length and type, flags, stream
 _MESSAGE = struct.Struct(">IBIBI")  # these three, and the header of a message: compressed or not, length
 _NUMBER = struct.Struct(">I")
 
-STATUSES = (
+# The names of gRPC's status codes, in the order of their numbers.
+_STATUSES = (
     *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
     *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
     *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
 )
-"""The names of gRPC's status codes, in the order of their numbers."""
-
 # The gRPC status if the server sends none: "HTTP to gRPC Status Code Mapping" in the documentation of gRPC.
 _BY_HTTP_STATUS = {"400": "INTERNAL", "401": "UNAUTHENTICATED", "403": "PERMISSION_DENIED", "404": "UNIMPLEMENTED"}
 _BY_HTTP_STATUS |= dict.fromkeys(("429", "502", "503", "504"), "UNAVAILABLE")
@@ -71,18 +70,9 @@ class Exchange:
         self._rooms = [_FIRST_WINDOW, _FIRST_WINDOW]
         self._first_room = _FIRST_WINDOW
         settings = ((_SETTING_PUSH, 0), (_SETTING_WINDOW, WINDOW), (_SETTING_FRAME, _LARGEST_FRAME))
-        block = Encoder().encode(
-            [
-                (":method", "POST"),
-                (":scheme", scheme),
-                (":path", path),
-                (":authority", authority),
-                ("te", "trailers"),
-                ("content-type", "application/grpc"),
-                ("user-agent", "relay"),
-                *headers,
-            ]
-        )
+        first = [(":method", "POST"), (":scheme", scheme), (":path", path), (":authority", authority)]
+        own = [("te", "trailers"), ("content-type", "application/grpc"), ("user-agent", "relay")]
+        block = Encoder().encode([*first, *own, *headers])
         self.unsent = bytearray(_PREFACE)  # the caller sends these bytes and removes them
         self.unsent += _frame(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
         self.unsent += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - _FIRST_WINDOW))
@@ -156,18 +146,15 @@ class Exchange:
                 raise ValueError(f"the headers have more than {_LARGEST_HEADERS} bytes")
             if flags & _END_HEADERS:
                 self._take_headers()
-        elif kind == _SETTINGS:
-            if not flags & _ACK:
-                self._set(payload)
-                self.unsent += _frame(_SETTINGS, _ACK, 0, b"")
-                self._send_request()
-        elif kind == _PING:
-            if not flags & _ACK:
-                self.unsent += _frame(_PING, _ACK, 0, payload)
-        elif kind == _WINDOW_UPDATE:
-            if stream in (0, _STREAM):
-                self._rooms[stream] += _NUMBER.unpack(payload)[0] & 0x7FFFFFFF
-                self._send_request()
+        elif kind == _SETTINGS and not flags & _ACK:
+            self._set(payload)
+            self.unsent += _frame(_SETTINGS, _ACK, 0, b"")
+            self._send_request()
+        elif kind == _PING and not flags & _ACK:
+            self.unsent += _frame(_PING, _ACK, 0, payload)
+        elif kind == _WINDOW_UPDATE and stream in (0, _STREAM):
+            self._rooms[stream] += _NUMBER.unpack(payload)[0] & 0x7FFFFFFF
+            self._send_request()
         elif kind == _RESET:
             (code,) = _NUMBER.unpack(payload)
             self.end(_BY_RESET.get(code, "INTERNAL"), f"{self.authority} aborted the call (HTTP/2 error {code})")
@@ -206,7 +193,7 @@ class Exchange:
             return
         if "grpc-status" in found:
             number = int(found["grpc-status"])
-            code = STATUSES[number] if 0 <= number < len(STATUSES) else "UNKNOWN"
+            code = _STATUSES[number] if 0 <= number < len(_STATUSES) else "UNKNOWN"
             if code == "OK" and self._partial:
                 code, found["grpc-message"] = "INTERNAL", "the answer ends inside a message"
             self.end(code, unquote(found.get("grpc-message", "")))

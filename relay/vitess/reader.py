@@ -341,11 +341,9 @@ class VitessShardReader:
     def _skip_to_head(self, purged: str, begun: float) -> ReadResult:
         """Return a gap up to the head, once that is known: no older position is sure (I9). ``purged``: its reason."""
         self._purged = purged
-        head = self.watch.head(self.watch.settings.wait)
-        if head is None:
-            return Unreadable(
-                self.shard, begun, f"{purged}; cannot find out where to continue: {self.watch.head_failed}"
-            )
+        if (head := self.watch.head(self.watch.settings.wait)) is None:
+            why = f"{purged}; cannot find out where to continue: {self.watch.head_failed}"
+            return Unreadable(self.shard, begun, why)
         try:
             has_ended = not self.watch.tablets.is_serving()
         except RelayError as error:
