@@ -32,6 +32,10 @@ UNAVAILABLE (no tablet is serving, for example during a failover) and CLUSTER_EV
 """
 
 
+class Rejected(RelayError):
+    """A statement failed: vtgate or a tablet refused it."""
+
+
 class Vtgate:
     """Makes calls to one vtgate, each on its own connection. Thread-safe. ``address``: host:port of its gRPC server."""
 
@@ -90,7 +94,7 @@ class Vtgate:
         """Run one statement and return its rows by column name.
 
         ``target``: where it runs, such as ``commerce:-80@replica``. ``timeout``: seconds. Raises ``Unavailable`` if
-        vtgate does not answer, denies access or has no tablet to ask, and ``RelayError`` if the statement fails.
+        vtgate does not answer, denies access or has no tablet to ask, and `Rejected` if the statement fails.
         """
         request = pb.ExecuteRequest(session=_session(target), query=pb.BoundQuery(sql=sql))
         try:
@@ -100,7 +104,7 @@ class Vtgate:
         if answer.error.code in _TRANSIENT:
             raise Unavailable(f"vtgate {self.address} cannot answer {sql!r} now: {answer.error.message}")
         if answer.error.message or answer.error.code:
-            raise RelayError(f"vtgate {self.address} rejected {sql!r}: {answer.error.message}")
+            raise Rejected(f"vtgate {self.address} rejected {sql!r}: {answer.error.message}")
         names = [field.name for field in answer.result.fields]
         return [dict(zip(names, _texts(row), strict=True)) for row in answer.result.rows]
 

@@ -11,9 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import islice
 
-from relay.errors import RelayError, Unavailable
 from relay.mysql_dialect.catalog import quoted, quoted_text
-from relay.vitess.client import Vtgate
+from relay.vitess.client import Rejected, Vtgate
 from relay.vitess.vindex import LOOKUPS, UncomputableVindex, Value, printed
 
 _AT_ONCE = 500  # values in one statement
@@ -51,9 +50,7 @@ class LookupVindex:
             )
         try:  # a table of this name hides the vindex
             self._vtgate.execute(f"select hex_keyspace_id from {quoted(name)} where id = 0", target=self._target)
-        except Unavailable:
-            raise
-        except RelayError as error:
+        except Rejected as error:
             raise UncomputableVindex(f"{self}: {error}: is there a table of the same name?") from None
 
     def __str__(self) -> str:

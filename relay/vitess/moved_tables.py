@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
-from relay.errors import RelayError, Unavailable
+from relay.errors import Unavailable
 from relay.gtid import GtidSet, parse
 from relay.mysql_dialect.catalog import quoted
 from relay.records import ReshardJournal
-from relay.vitess.client import SHARDS, Vtgate
+from relay.vitess.client import SHARDS, Rejected, Vtgate
 from relay.vitess.journals import name_in
 from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard, VStreamPosition, canonical
@@ -212,9 +212,7 @@ def _answer(vtgate: Vtgate, sql: str, target: str) -> list[dict[str, str | None]
     """Return the rows of a statement, or None if its table does not exist. Raises ``Unavailable``."""
     try:
         return vtgate.execute(sql, target)
-    except Unavailable:
-        raise
-    except RelayError as error:
+    except Rejected as error:
         if _ABSENT.search(str(error)) is not None:
             return None
         place, grant = target.replace(":", "/").removesuffix("@primary"), _GRANT if _DENIED.search(str(error)) else ""

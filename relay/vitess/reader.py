@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from relay.errors import RelayError, Unavailable
 from relay.mysql_dialect.snapshot_times import LATENESS
@@ -41,7 +42,6 @@ class ShardStream:
         self._size = 0
         self._rest = b""
         self._left: Iterator[pb.VEvent] = iter(())
-        self._held: pb.VEvent | None = None  # the event that ended the page, if one did: the next page starts with it
 
     def close(self) -> None:
         self._call.close()
@@ -70,17 +70,13 @@ class ShardStream:
         """Apply the events that are parsed. Return whether the page has room for more."""
         events, page_bytes = self.events, self.events.settings.page_bytes
         apply, changes = events.apply, events.changes
-        event = self._held
         try:
-            if event is not None:
-                self._held = None
-                apply(event)
             for event in self._left:
                 apply(event)
                 if events.journal is not None or changes.size >= page_bytes:
                     return False
         except PageMustEnd:
-            self._held = event
+            self._left = chain([event], self._left)
             return False
         return changes.size < page_bytes
 
@@ -95,10 +91,8 @@ class ShardStream:
         joined = self._rest + answers
         read = 0 if self._is_shared else self.events.read_whole(joined)
         self._rest = joined[read:] if read else b""
-        if read:
-            return
-        events = events_of(joined)
-        self._left = filter(self._is_own, events) if self._is_shared else iter(events)
+        if not read:
+            self._left = filter(self._is_own, events_of(joined))
 
     def _is_own(self, event: pb.VEvent) -> bool:
         shard = self.events.shard

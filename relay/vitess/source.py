@@ -27,7 +27,7 @@ from relay.records import Shard, Start, StreamId
 from relay.source import Opening, ShardReader
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
-from relay.vitess.client import NO_TABLE, SHARDS, Vtgate
+from relay.vitess.client import NO_TABLE, SHARDS, Rejected, Vtgate
 from relay.vitess.keyspace_snapshots import KeyspaceSnapshots, rounded
 from relay.vitess.moved_tables import TableMoves, tables_moved
 from relay.vitess.portion import Portion
@@ -313,9 +313,7 @@ class VitessSource(SqlSource):
         found: Sequence[Mapping[str, Any]] = ()
         try:
             found = self._vtgate.execute(f"show vschema vindexes on {quoted(table)}", target=self.config.keyspace)
-        except Unavailable:
-            raise
-        except RelayError as error:
+        except Rejected as error:
             if _UNKNOWN_TABLE not in str(error):
                 # I2: without the vindex of the table, its rows would go to other partitions.
                 raise Unavailable(f"source {self.name}: cannot look up the vindex of {table}: {error}") from error

@@ -11,11 +11,11 @@ from contextlib import closing
 from itertools import islice
 
 from relay.config.value_types import iso_time
-from relay.errors import RelayError, Unavailable
+from relay.errors import Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql_dialect.catalog import quoted_text
 from relay.vitess.call import Call
-from relay.vitess.client import EventKind, events_of
+from relay.vitess.client import EventKind, Rejected, events_of
 from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import ends_shard
@@ -134,9 +134,7 @@ class ShardHistory:
     def _ask(self, sql: str) -> list[dict[str, str | None]]:
         try:
             return self._tablets.execute(sql)
-        except Unavailable:
-            raise
-        except RelayError as error:
+        except Rejected as error:
             raise NoBinlog(f"shard {self.shard.name}: the tablet does not show its binlogs: {error}") from error
 
     # ------------------------------------------------------------------ transactions

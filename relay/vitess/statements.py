@@ -37,6 +37,7 @@ class LoggedStatement:
         self._tables = tables
         self._settings = settings
         self._at = at
+        self._named = f"{shard.qualified}: {shown(sql)!r} at {at}"
         self._executed = executed
         # By moved table that the statement removes, the keyspace that has the table now. `emptied` fills it.
         self.moved: dict[str, str] = {}
@@ -89,11 +90,9 @@ class LoggedStatement:
     def warn_of_moved(self) -> None:
         for name, keyspace in self.moved.items():
             log.warning(
-                "%s: %r at %s removes table %s, which was moved to keyspace %s: copies keep its rows. To relay "
-                "their later changes, add that keyspace as a source",
-                self._shard.qualified,
-                shown(self.sql),
-                self._at,
+                "%s removes table %s, which was moved to keyspace %s: copies keep its rows. To relay their later "
+                "changes, add that keyspace as a source",
+                self._named,
                 name,
                 keyspace,
             )
@@ -106,12 +105,10 @@ class LoggedStatement:
         for _, name in (*made, *(new for _, new in parsed.renamed if new not in old)):
             if name in self._settings.portion.without:  # I1
                 log.warning(
-                    "%s: %r at %s creates table %s, but another table of that name was moved to another keyspace. Rows "
-                    "of the new table are not relayed, unless MoveTables brings the moved table back. Rename the new "
-                    "table, or run `relay reset CONFIG %s --to ...` to relay it instead of the moved table",
-                    self._shard.qualified,
-                    shown(self.sql),
-                    self._at,
+                    "%s creates table %s, but another table of that name was moved to another keyspace. Rows of the "
+                    "new table are not relayed, unless MoveTables brings the moved table back. Rename the new table, "
+                    "or run `relay reset CONFIG %s --to ...` to relay it instead of the moved table",
+                    self._named,
                     name,
                     self._shard.source,
                 )
