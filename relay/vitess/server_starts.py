@@ -132,9 +132,11 @@ class ServerStarts:
                     error,
                 )
         self._begins = {begin for begin in self._begins if not at.contains(begin)}
+        # Of one tablet, the oldest.
+        first = [begin for begin in self._begins if not any(begin.contains(o) for o in self._begins - {begin})]
         # A start lies within its second, which may have changes from before and after it.
         ends = (end for start in starts for end in (start, start + 1) if end > self._passed)
-        return StreamEnd(min(ends, default=math.inf), _first(self._begins), now)
+        return StreamEnd(min(ends, default=math.inf), first, now)
 
     def _list(self, at: GtidSet) -> None:
         """Note the binlog files after ``at``. With several tablets, another one may answer each time."""
@@ -145,12 +147,3 @@ class ServerStarts:
             fruitless = 0 if found else fruitless + 1
             if fruitless == 2:
                 return
-
-
-def _first(begins: set[GtidSet]) -> list[GtidSet]:
-    """Return the sets that contain no other set: for the files of one tablet, the oldest."""
-    found: list[GtidSet] = []
-    for begin in begins:
-        if not any(begin.contains(other) for other in found):
-            found = [other for other in found if not other.contains(begin)] + [begin]
-    return found
