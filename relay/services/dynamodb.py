@@ -1,7 +1,6 @@
 """An embedded DynamoDB Local, in memory. Its streams have one open shard that never splits, expires or trims."""
 
 import os
-from typing import ClassVar
 
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
@@ -14,7 +13,7 @@ class DynamoDBLocal(EmbeddedServer):
     Any credentials and region work, and see the same tables. It listens on all interfaces, which no option changes.
     """
 
-    name: ClassVar[str] = "dynamodb"
+    name = "dynamodb"
 
     @property
     def endpoint_url(self) -> str:

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import ClassVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -57,8 +56,8 @@ _FORMAT_SECONDS = 60.0
 class KafkaBroker(EmbeddedServer):
     """Kafka 4.1 on the loopback address, without automatic creation of topics. ``options``: settings of the broker."""
 
-    name: ClassVar[str] = "kafka"
-    ports_needed: ClassVar[int] = 2
+    name = "kafka"
+    ports_needed = 2
 
     @property
     def bootstrap_servers(self) -> str:

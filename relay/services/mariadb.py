@@ -149,8 +149,8 @@ class MariaDB(SQLServer):
     ``options``: the server's, such as ``{"max-allowed-packet": "64M"}``.
     """
 
-    name: ClassVar[str] = "mariadb"
-    refuses_root: ClassVar[bool] = True
+    name = "mariadb"
+    refuses_root = True
     jar_set: ClassVar[JarSet] = SETS["mariadb"]
 
     @property

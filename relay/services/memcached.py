@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 from pathlib import Path
-from typing import ClassVar
 
 from relay.jvm.jars import cache_folder
 from relay.process.managed import HOST
@@ -22,8 +21,8 @@ class MemcachedServer(EmbeddedServer):
     ``options``: for its command line, by name: ``{"max-item-size": "8m"}``.
     """
 
-    name: ClassVar[str] = "memcached"
-    stop_signal: ClassVar[signal.Signals] = signal.SIGKILL  # it has nothing to save, and takes a second to end itself
+    name = "memcached"
+    stop_signal = signal.SIGKILL  # it has nothing to save, and takes a second to end itself
 
     @property
     def address(self) -> str:

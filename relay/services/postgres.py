@@ -3,7 +3,7 @@
 import shutil
 import signal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import psycopg
 
@@ -28,11 +28,11 @@ class PostgresServer(EmbeddedServer):
     configuration file.
     """
 
-    name: ClassVar[str] = "postgres"
-    refuses_root: ClassVar[bool] = True
+    name = "postgres"
+    refuses_root = True
     # An immediate shutdown, after which it recovers at its next start: it has nothing to save, and SIGTERM would wait
     # for its clients. After SIGKILL its children, in sessions of their own, would briefly keep its port.
-    stop_signal: ClassVar[signal.Signals] = signal.SIGQUIT
+    stop_signal = signal.SIGQUIT
 
     @property
     def address(self) -> str:

@@ -1,7 +1,6 @@
 """An embedded Redis without persistence."""
 
 import shutil
-from typing import ClassVar
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -17,7 +16,7 @@ class RedisServer(EmbeddedServer):
     ``options``: settings of its configuration file.
     """
 
-    name: ClassVar[str] = "redis"
+    name = "redis"
 
     @property
     def address(self) -> str:

@@ -1,7 +1,5 @@
 """An embedded schema registry: Apicurio, in memory, with Confluent's API."""
 
-from typing import ClassVar
-
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
 from relay.services.server import EmbeddedServer, http_status, java_command
@@ -10,7 +8,7 @@ from relay.services.server import EmbeddedServer, http_status, java_command
 class SchemaRegistry(EmbeddedServer):
     """Apicurio Registry 2.6 on the loopback address. Its data is lost when it ends."""
 
-    name: ClassVar[str] = "registry"
+    name = "registry"
 
     @property
     def address(self) -> str:

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pymysql
 from pymysql.connections import Connection
@@ -84,9 +84,9 @@ class Vitess(EmbeddedServer):
     ``vitess_build``. Raises ``Unavailable`` if it cannot be built.
     """
 
-    name: ClassVar[str] = "vitess"
-    refuses_root: ClassVar[bool] = True
-    ports_needed: ClassVar[int] = 3
+    name = "vitess"
+    refuses_root = True
+    ports_needed = 3
 
     def __init__(
         self,
