@@ -1,14 +1,13 @@
-"""Finds the position of a shard at a time, through vtgate, whose streams start only at positions.
+"""Finds the position of a shard at a time: first the binlog file, then a transaction in it.
 
-As in Vitess' update stream design ("Update Stream API Change"), the right binlog file comes first, then a transaction
-in it. A tablet says what each file begins with. A stream of no table has the time of every transaction.
+Source: Vitess' update stream design ("Update Stream API Change").
 """
 
 import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from itertools import islice
+from itertools import chain, islice
 
 from relay.config.value_types import iso_time
 from relay.errors import Unavailable
@@ -156,25 +155,20 @@ class ShardHistory:
                     timestamp, position = 0, ""
 
     def _events(self, stream: Call, start: str) -> Iterator[pb.VEvent]:
-        heard = time.monotonic()
+        heard, place = time.monotonic(), f"shard {self.shard.name}: its stream from {start}"
         while True:
             try:
-                answers = stream.take(_WAIT)
+                answers = [events_of(answer) for answer in stream.take(_WAIT)]
             except CallEnded as ended:
-                raise Unavailable(f"shard {self.shard.name}: its stream from {start} has ended: {ended}") from ended
+                raise Unavailable(f"{place} has ended: {ended}") from ended
+            except BrokenStream as error:
+                raise Unavailable(f"{place}: {error}") from None
             if answers:
                 heard = time.monotonic()
             elif time.monotonic() - heard > self._silence:
-                reason = self._tablets.explain_silence()
-                raise Unavailable(f"shard {self.shard.name}: its stream from {start} sends nothing: {reason}")
-            for answer in answers:
-                try:
-                    events = events_of(answer)
-                except BrokenStream as error:
-                    raise Unavailable(f"shard {self.shard.name}: its stream from {start}: {error}") from None
-                for event in events:
-                    if event.type == EventKind.JOURNAL and ends_shard(event.journal, self.shard):
-                        raise Unavailable(
-                            f"shard {self.shard.name} was resharded at {iso_time(event.timestamp)}: start after that"
-                        )
-                    yield event
+                raise Unavailable(f"{place} sends nothing: {self._tablets.explain_silence()}")
+            for event in chain.from_iterable(answers):
+                if event.type == EventKind.JOURNAL and ends_shard(event.journal, self.shard):
+                    when = iso_time(event.timestamp)
+                    raise Unavailable(f"shard {self.shard.name} was resharded at {when}: start after that")
+                yield event
