@@ -1,8 +1,4 @@
-"""One gRPC call to vtgate, whose answers are read from the socket by the thread that uses them.
-
-A general gRPC client passes each of vtgate's many small answers from thread to thread, which takes longer than all that
-the relay does with the row.
-"""
+"""One gRPC call to vtgate, whose answers are read from the socket by the thread that uses them."""
 
 import socket
 import ssl

@@ -1,7 +1,4 @@
-"""Snapshots of a keyspace: each table of each shard is a segment, which vtgate copies in a separate stream.
-
-Meanwhile, the streams of the shards go on. `relay.vitess.table_reader` reads a segment.
-"""
+"""Snapshots of a keyspace: each table of each shard is a segment, which vtgate copies in a separate stream."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Finds tables that MoveTables takes to another keyspace and back. Journals in the databases say so, streams do not.
-
-As after a reshard, the journal ends the stream of a shard. Streams of the moved tables continue it in the other
-keyspace, and a stream of the other tables continues it in the shard.
-"""
+"""Finds tables that MoveTables takes to another keyspace and back. Journals in the databases say so, streams do not."""
 
 import logging
 import re

@@ -1,8 +1,6 @@
 """When the database servers of a shard were started, and where a stream has to end, as it must not read across a start.
 
-A server renumbers its tables in its binlog when it starts. Vitess' vstreamer.go remembers each number until it ends,
-and passes over the rows of a table whose number belonged to a table that it does not send. A stream that is up to date
-ends with the server, or starts over. A stream that is behind has to be reopened for what came after the start (I1).
+Otherwise Vitess' vstreamer.go passes over rows: a server renumbers its tables when it starts (I1, see README).
 """
 
 import logging

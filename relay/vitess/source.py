@@ -1,7 +1,4 @@
-"""A keyspace as a source: finds its shards and tables, plans where they start, and opens them.
-
-The topology has the shards to start with, and journals those that follow them (``relay.stream.journals``).
-"""
+"""A keyspace as a source: finds its shards and tables, plans where they start, and opens them."""
 
 from __future__ import annotations
 

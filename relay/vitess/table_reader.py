@@ -1,8 +1,7 @@
 """Reads a table for a snapshot, beside the stream of its shard.
 
-vtgate names the position at which it reads the rows. That has to contain everything published of the shard, so nothing
-depends on clocks (`relay.mysql_dialect.snapshot_times`). A copy resumes after the key of its last batch, at a later
-position. If the shard is resharded meanwhile, the rest of the table is read from the shards that continue it.
+The position of the rows has to contain everything published of the shard, so nothing depends on clocks
+(`relay.mysql_dialect.snapshot_times`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Tells whether the stream of a shard has reached the shard's head, and whether a silent stream is stuck or idle.
-
-vtgate sends only heartbeats, and no error, where nothing can come. So the relay asks for the shard's head (I10): it
-tells a stuck stream from an idle shard, and is the basis of ``Page.reached``.
-"""
+"""Tells by a shard's head whether its stream has reached it, and whether a silent stream is stuck or idle (I10)."""
 
 import time
 from collections.abc import Callable
