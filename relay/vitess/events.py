@@ -332,7 +332,6 @@ class VStreamTransaction:
     journal: ReshardJournal | None = None  # if it ends the shard
 
     def begin(self, event: pb.VEvent, bytes_in: int) -> None:
-        """Start at ``event``, after ``bytes_in`` bytes of the stream."""
         self.is_open = True
         self.gtid = event.event_gtid
         self.timestamp = event.timestamp

@@ -15,8 +15,6 @@ class BrokenStream(Exception):
 
 
 class Ending(Enum):
-    """What the end of a stream means."""
-
     TRANSIENT = auto()  # retry at the same position
     FINAL = auto()  # a retry would be refused too
     DENIED = auto()  # wrong credentials, or no permission

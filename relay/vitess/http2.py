@@ -101,7 +101,6 @@ class Exchange:
             self.unsent += _frame(_DATA, 0 if self._request else _END_STREAM, _STREAM, part)
 
     def _parse(self, taken: list[bytes]) -> None:
-        """Process the complete frames."""
         data, at = self._rest, 0
         size = len(data)
         unpack, at_boundary = _MESSAGE.unpack_from, not self._wanted and not self._partial

@@ -61,7 +61,6 @@ class StreamEnd:
         return max(passed, int(self.before)) if timestamp >= self.before else passed
 
     def note(self, executed: str) -> None:
-        """Note that the stream was read up to ``executed``."""
         if self.begins:
             self.is_reached = self._is_after(executed)
 

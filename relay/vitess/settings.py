@@ -18,8 +18,6 @@ def is_hidden(table: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class VStreamSettings:
-    """How the shards of a keyspace are read."""
-
     keyspace: str
     tables: Sequence[str] | None = None  # None means all, including tables that are created later
     tablet_type: str = "REPLICA"  # PRIMARY, REPLICA or RDONLY
@@ -47,5 +45,4 @@ class VStreamSettings:
         return [table for table in self.tables if self.portion.has(table)]
 
     def shows(self, table: str) -> bool:
-        """Whether ``table`` is wanted and Vitess sends its changes."""
         return self.is_wanted(table) and not is_hidden(table)

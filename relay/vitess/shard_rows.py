@@ -108,7 +108,6 @@ class ShardRows:
             self.tables.followed.read(table)
 
     def stream(self, event: pb.RowEvent, gtid: str) -> None:
-        """Turn rows of the transaction ``gtid`` into changes."""
         decoder = self._decoder(event.table_name)
         if decoder is None:
             return

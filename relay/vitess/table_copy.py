@@ -7,6 +7,7 @@ because the stream of the shard has them. The compiled core finds the rows in an
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from google.protobuf.message import DecodeError
 
@@ -54,9 +55,8 @@ class TableCopy:
         self.alive_at = self.advanced_at = time.monotonic()
         self._call = call
         self._tables = tables
-        # The parts of the answer that is being applied, see `_parts`.
+        # The parts of the answers that are being applied, see `_parts`.
         self._parts: Iterator[tuple[int, bytes] | pb.VEvent] = iter(())
-        self._answers: list[bytes] = []
         self._decoder: VStreamRowDecoder | None = None
         self._has_layout = False
         self._executed = ""
@@ -78,12 +78,11 @@ class TableCopy:
                     self._batch.answers.append(part[1])
                 elif (batch := self._apply(part)) is not None:
                     return batch
-            if not self._answers:
-                self._answers = self._call.take(max(0.0, deadline - time.monotonic()))[::-1]
-            if not self._answers:
+            answers = self._call.take(max(0.0, deadline - time.monotonic()))
+            if not answers:
                 return None
             self.alive_at = time.monotonic()
-            self._parts = _parts(self._answers.pop())
+            self._parts = chain.from_iterable(map(_parts, answers))
         return None
 
     def _apply(self, event: pb.VEvent) -> CopiedBatch | None:

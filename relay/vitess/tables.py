@@ -52,7 +52,6 @@ class Tables:
 
     @property
     def names(self) -> list[str]:
-        """The known tables, sorted by name."""
         return sorted(self._known)
 
     def may_be_moved(self, position: VStreamPosition) -> set[str]:

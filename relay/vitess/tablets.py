@@ -34,9 +34,7 @@ _SORTED_CHARSETS = frozenset(("ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"))
 
 @dataclass(frozen=True, slots=True)
 class KeyOrder:
-    """The order in which a table is copied."""
-
-    digest: str  # of what the order depends on
+    digest: str  # of what the order in which a table is copied depends on
     resumes: bool  # whether vtgate finds all rows after a key
 
 
