@@ -26,6 +26,7 @@ from relay.process.managed import accepts, started_at, wait_for_end
 if TYPE_CHECKING:
     from relay.services.server import EmbeddedServer
 
+# The classes, with the module of each service. A module's packages are imported when its service is started.
 _KINDS = {
     "kafka": "KafkaBroker",
     "dynamodb": "DynamoDBLocal",
@@ -36,31 +37,21 @@ _KINDS = {
     "mariadb": "MariaDB",
     "vitess": "Vitess",
 }
-"""The classes, with the module of each service. A module's packages are imported when its service is started."""
-
-DEFAULT = ("kafka", "dynamodb", "redis")
-"""The services that ``up`` starts by default. The registry is large and optional in a config."""
-
+DEFAULT = ("kafka", "dynamodb", "redis")  # what ``up`` starts; the registry is large and optional in a config
 _STOP_SECONDS = 20.0
 _RECORD = "service.json"
 
 
 @dataclass(frozen=True)
 class Service:
-    """A recorded service. ``address``: for a config. ``pid``, ``started``: its process'; a reused pid has another
-    start.
-
-    ``also``: pid and start of its further processes. ``login``: how a person logs in.
-    """
-
     name: str
-    address: str
+    address: str  # for a config
     port: int
     pid: int
-    started: str
+    started: str  # when the process was; a reused pid has another start
     log: str
-    also: Sequence[tuple[int, str]] = ()
-    login: str = ""
+    also: Sequence[tuple[int, str]] = ()  # pid and start of its further processes
+    login: str = ""  # how a person logs in
 
     @property
     def processes(self) -> list[tuple[int, str]]:

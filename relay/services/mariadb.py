@@ -48,38 +48,33 @@ _SMALL: dict[str, str | int] = {
     "innodb-buffer-pool-size": "32M",
     "innodb-log-file-size": "16M",
     "innodb-undo-tablespaces": 0,
-    # The kernel has few contexts for native AIO; further servers would wait or fail.
-    "innodb-use-native-aio": 0,
+    "innodb-use-native-aio": 0,  # the kernel has few contexts for it; further servers would wait or fail
     "aria-pagecache-buffer-size": "8M",
     "key-buffer-size": "1M",
     "open-files-limit": 4096,
     "debug-no-sync": 1,
 }
 
-SETTINGS = (
-    BINLOG
-    | _SMALL
-    | {
-        "bind-address": HOST,
-        "skip-name-resolve": 1,
-        "character-set-server": "utf8mb4",
-        # With it, every start makes a key and a certificate.
-        "ssl": 0,
-        "max-connections": 300,
-        # A client that only checks the port a hundred times would be blocked.
-        "max-connect-errors": 4294967295,
-        "innodb-buffer-pool-dump-at-shutdown": 0,
-        "innodb-buffer-pool-load-at-startup": 0,
-        "innodb-fast-shutdown": 2,
-        "slave-net-timeout": 5,
-    }
-)
+SETTINGS: dict[str, str | int] = {
+    **BINLOG,
+    **_SMALL,
+    "bind-address": HOST,
+    "skip-name-resolve": 1,
+    "character-set-server": "utf8mb4",
+    "ssl": 0,  # with it, every start makes a key and a certificate
+    "max-connections": 300,
+    "max-connect-errors": 4294967295,  # a client that only checks the port a hundred times would be blocked
+    "innodb-buffer-pool-dump-at-shutdown": 0,
+    "innodb-buffer-pool-load-at-startup": 0,
+    "innodb-fast-shutdown": 2,
+    "slave-net-timeout": 5,
+}
 
+# The statements that create the account.
 ACCOUNT = (
     f"CREATE OR REPLACE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
     f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, SLAVE MONITOR ON *.* TO {USER}@'%'",
 )
-"""The statements that create this account."""
 
 _BOOTSTRAP_SECONDS = 120.0
 _BOOTSTRAP = ("system_tables.sql", "performance_tables.sql", "system_tables_data.sql")
@@ -91,8 +86,7 @@ class SQLServer(EmbeddedServer):
     Its root needs no password on the local socket.
     """
 
-    # It is kept for a restart.
-    _read_only = False
+    _read_only = False  # kept for a restart
 
     @property
     @abstractmethod

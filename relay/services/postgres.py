@@ -15,9 +15,7 @@ from relay.services.server import EmbeddedServer
 
 USER = "relay"
 PASSWORD = "relay"
-DATABASE = "postgres"
-"""The database that each server has."""
-
+DATABASE = "postgres"  # each server has it
 _INIT_SECONDS = 60.0
 
 

@@ -26,9 +26,7 @@ from relay.services.server import EmbeddedServer
 from relay.services.vitess_build import vtcombo
 
 CELL = "test"
-KEYSPACES: dict[str, Sequence[str]] = {"commerce": ("-40", "40-80", "80-c0", "c0-")}
-"""The default: one keyspace of four shards."""
-
+KEYSPACES: dict[str, Sequence[str]] = {"commerce": ("-40", "40-80", "80-c0", "c0-")}  # the default
 VINDEXES = {name: {"type": name} for name in ("hash", "xxhash", "numeric", "binary", "binary_md5", "reverse_bits")}
 VINDEXES |= {name: {"type": name} for name in ("unicode_loose_xxhash", "unicode_loose_md5")}
 
@@ -48,8 +46,7 @@ _MYSQL: dict[str, str | int] = {
 }
 
 _FLAGS: dict[str, str | int] = {
-    # By default it logs to the temporary folder, which its account may be unable to access.
-    "logtostderr": "true",
+    "logtostderr": "true",  # by default it logs to the temporary folder, which its account may not access
     "bind-address": HOST,
     "grpc-bind-address": HOST,
     "mysql-server-bind-address": HOST,
@@ -69,8 +66,7 @@ _FLAGS: dict[str, str | int] = {
     "queryserver-config-query-timeout": "300s",
     "queryserver-config-txpool-timeout": "300s",
     "queryserver-config-schema-reload-time": "5s",
-    # It waits this long before it ends.
-    "lameduck-period": "10ms",
+    "lameduck-period": "10ms",  # it waits this long before it ends
     "onterm-timeout": "2s",
 }
 

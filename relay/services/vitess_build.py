@@ -17,12 +17,8 @@ from relay.process.folders import made_once, size_of, tell
 from relay.process.managed import ManagedProcess
 
 VERSION = "0.23.0"
-_PATCHES = 1
-"""Increase it with every change of `_patch`."""
-
-_TOOLCHAIN = "go1.25.3"
-"""Vitess 0.23 requires 1.25, and does not build with 1.26."""
-
+_PATCHES = 1  # to be increased with every change of `_patch`
+_TOOLCHAIN = "go1.25.3"  # Vitess 0.23 requires 1.25, and does not build with 1.26
 COST = "this downloads 0.2 GB and takes some minutes"
 
 _BUILD_SECONDS = 3600.0
@@ -55,8 +51,7 @@ def built_once(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Pa
 
 
 def _build(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path]) -> None:
-    problem = go_obstacle(what.partition(" ")[0])
-    if problem is not None:
+    if (problem := go_obstacle(what.partition(" ")[0])) is not None:
         raise Unavailable(problem)
     # The next build uses the downloads and results of a killed one: Go's caches allow that.
     part = folder.with_name(folder.name + ".part")
@@ -99,8 +94,7 @@ class GoBuild:
             "GOBIN": str(self.programs),
             "GOMODCACHE": str(self.part / "modules"),
             "GOCACHE": str(self.part / "compiled"),
-            # Otherwise the cache could not be removed.
-            "GOFLAGS": "-modcacherw",
+            "GOFLAGS": "-modcacherw",  # otherwise the cache could not be removed
             "GOWORK": "off",
             "CGO_ENABLED": "0",
             "HOME": os.environ.get("HOME") or str(self.part),
