@@ -21,7 +21,7 @@ from relay.vitess.failures import BrokenStream
 from relay.vitess.journals import ends_shard, journal_of
 from relay.vitess.position import VitessShard, VStreamPosition, added, including, position_in
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.server_starts import ServerStarted, StreamEnd
+from relay.vitess.server_starts import StreamEnd
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard_rows import PageMustEnd, ShardRows
 from relay.vitess.statements import LoggedStatement
@@ -123,8 +123,8 @@ class ShardEvents:
         if handler is not None:  # others: heartbeats, schema versions, and kinds that later versions of vtgate add
             if not self._transaction.is_open and self.rows.tables.moves.is_reached(self.position):
                 raise PageMustEnd  # I3: later rows may be replicated back from the keyspace that has their tables now
-            if not self._transaction.is_open and self._end.is_passed(event.timestamp, now := self._clock()):
-                raise ServerStarted(self._end.passed_by(event.timestamp, latest_timestamp(now)))
+            if not self._transaction.is_open:
+                self._end.check(event.timestamp, self._clock())
             self.is_active = True
             handler(self, event)
         elif event.type == EventKind.HEARTBEAT and event.timestamp:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidSet
+from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.vitess.client import events_of
 from relay.vitess.position import VitessShard, position_in
 from relay.vitess.start_at_time import ShardHistory
@@ -42,23 +43,16 @@ class StreamEnd:
     asked: float = math.inf  # the second when tablets were asked for their starts
     is_reached: bool = False  # whether one of ``begins`` has been executed
 
-    def is_passed(self, timestamp: int, now: float) -> bool:
-        """Whether another stream has to read a transaction of ``timestamp``."""
-        if self.is_reached or timestamp >= self.before:
-            return True
-        return timestamp >= self.asked and now - timestamp > _BEHIND
+    def check(self, timestamp: int, now: float) -> None:
+        """Raise `ServerStarted` if another stream has to read a transaction of ``timestamp``."""
+        is_late = timestamp >= self.asked and now - timestamp > _BEHIND
+        if self.is_reached or timestamp >= self.before or is_late:
+            passed = min(timestamp, latest_timestamp(now))  # the server's clock may be ahead
+            raise ServerStarted(max(passed, int(self.before)) if timestamp >= self.before else passed)
 
     def latest(self, read: int, now: float) -> float:
         """Return the last second whose transactions this stream may read. ``read``: the second that it has reached."""
         return min(self.before, math.inf if now - read <= _BEHIND else self.asked) - 1
-
-    def passed_by(self, timestamp: int, latest: int) -> int:
-        """Return the second up to which a stream has passed starts if it begins with a transaction of ``timestamp``.
-
-        ``latest``: the latest second that is plausible. The server's clock may be ahead of it.
-        """
-        passed = min(timestamp, latest)
-        return max(passed, int(self.before)) if timestamp >= self.before else passed
 
     def note(self, executed: str) -> None:
         if self.begins:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -121,12 +122,10 @@ class Tablets:
         """Return the values of binlog_row_image in the databases that answer. Replicas log rows by their own."""
         found = set()
         for kind in {"primary", self.kind.lower()}:
-            try:
+            with suppress(RelayError):
                 value = _value(self.execute("select @@global.binlog_row_image", 3, kind))
-            except RelayError:
-                continue
-            if value is not None and value.isidentifier():
-                found.add(value.upper())
+                if value is not None and value.isidentifier():
+                    found.add(value.upper())
         return found
 
     def row_counts(self) -> Mapping[str, int]:
