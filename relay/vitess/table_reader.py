@@ -19,7 +19,6 @@ from google.protobuf.message import DecodeError
 from relay import gtid
 from relay.change import Change
 from relay.errors import RelayError, Unavailable
-from relay.gtid import GtidSet
 from relay.mysql_dialect.compiled_changes import copied_rows
 from relay.mysql_dialect.snapshot_times import as_of_rows, lowest, reads
 from relay.mysql_dialect.tables import Row, Table
@@ -91,26 +90,6 @@ class CopiedUpTo:
             raise RelayError(f"a snapshot cannot resume at {dict(segment.position)!r}: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedShard:
-    """How far a shard is published. ``promised``: the earliest timestamp of later changes, in seconds."""
-
-    shard: str
-    executed: GtidSet
-    promised: int
-
-    @classmethod
-    def of(cls, stream: StreamId, shard: str, published: Mapping[str, ShardCheckpoint]) -> PublishedShard:
-        """Return how far a shard is published now. Raises ``Unavailable`` if it has no position yet."""
-        checkpoint = published.get(shard)
-        if checkpoint is None or checkpoint.position is None:
-            raise Unavailable(
-                f"source {stream.source}: the snapshot has to wait until the relay has begun to read shard {shard}"
-            )
-        position = VStreamPosition.from_json(checkpoint.position, stream.qualified(shard))
-        return cls(shard, position.needed, lowest(checkpoint))
-
-
 class CopiedTableReader:
     """Reads one table of one shard. Used by one thread at a time. ``clock``: seconds since the epoch.
 
@@ -143,9 +122,9 @@ class CopiedTableReader:
         self._copy: TableCopy | None = None
         # The last decoder, and what the compiled core uses instead of it.
         self._compiled: tuple[VStreamRowDecoder, CompiledRows | None] | None = None
-        # What the rows have to show, kept so that a tablet that is behind can catch up; and a set that shows it.
-        self._published: PublishedShard | None = None
-        self._shown_at = ""
+        # A shard, and the checkpoint that its rows have to show, kept so that a tablet that is behind can catch up.
+        self._published: tuple[str, ShardCheckpoint] | None = None
+        self._shown_at = ""  # an executed set that shows it
         self._reopened = 0  # how often in succession the copy was opened and no row came
 
     def close(self) -> None:
@@ -192,8 +171,12 @@ class CopiedTableReader:
         """Open the copy of the rest. Raises ``Unavailable``."""
         settings = self.settings
         rest = self.position.left[0]
-        if self._published is None or self._shown_at or self._published.shard != rest.shard:
-            self._published, self._shown_at = PublishedShard.of(self.stream, rest.shard, self.segment.published()), ""
+        if self._published is None or self._shown_at or self._published[0] != rest.shard:
+            checkpoint = self.segment.published().get(rest.shard)
+            if checkpoint is None or checkpoint.position is None:
+                why = f"the snapshot has to wait until the relay has begun to read shard {rest.shard}"
+                raise Unavailable(f"source {self.stream.source}: {why}")
+            self._published, self._shown_at = (rest.shard, checkpoint), ""
         shard = VitessShard.of(self.stream, Shard(rest.shard), settings.keyspace)
         tablets = Tablets(self.vtgate, shard, settings.tablet_type, settings.cells)
         order = tablets.key_order(self.table)
@@ -224,14 +207,15 @@ class CopiedTableReader:
 
     def _publish(self, copy: TableCopy, batch: CopiedBatch, begun: float) -> Page:
         """Return the page of a batch. Raises ``Unavailable`` if the batch does not show what is published."""
-        published, shard = self._published, copy.shard
-        assert published is not None
+        assert self._published is not None
+        (name, checkpoint), shard = self._published, copy.shard
         if batch.executed != self._shown_at:
             executed = gtid.parse(batch.executed)
-            if not executed.contains(published.executed) or published.executed.diverges(executed):  # I7
+            needed = VStreamPosition.from_json(checkpoint.position or {}, shard.qualified).needed
+            if not executed.contains(needed) or needed.diverges(executed):  # I7
                 raise Unavailable(
                     f"source {self.stream.source}: the {self.settings.tablet_type} tablet that copies table "
-                    f"{self.table} of shard {published.shard} is at {batch.executed}, behind the published changes: "
+                    f"{self.table} of shard {name} is at {batch.executed}, behind the published changes: "
                     "waiting for a tablet to catch up"
                 )
             self._shown_at = batch.executed
@@ -243,7 +227,7 @@ class CopiedTableReader:
         if batch.decoder is None:
             return self._page(begun)
         table = batch.decoder.table
-        snapshot = as_of_rows(self.segment.snapshot, published.promised, copy.opened_at)
+        snapshot = as_of_rows(self.segment.snapshot, lowest(checkpoint), copy.opened_at)
         if self._compiled is None or self._compiled[0] is not batch.decoder:
             self._compiled = batch.decoder, rows_of(shard, batch.decoder, copied=True)
         changes: Sequence[Change] | None = copied_rows(self._compiled[1], "vstream", batch.answers, snapshot, begun)
