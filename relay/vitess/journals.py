@@ -1,33 +1,13 @@
-"""Reshards: the journal that ends a shard, and the other shards that its stream needs to receive the journal."""
+"""Reshards: the journal that ends a shard."""
 
 from dataclasses import replace
 
 from relay.records import ReshardJournal
-from relay.vitess.failures import participants
-from relay.vitess.http2 import CallEnded
 from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard, canonical
 from relay.vitess.proto import vtgate_pb2 as pb
 
 _SHARDS = 1  # the migration type of a reshard
-_ATTEMPTS = 20  # how many streams may end before the journal although they have all its participants
-
-
-class JournalParticipants:
-    """The other participants of a shard's journal. vtgate ends a stream without them, with the journal or before it."""
-
-    def __init__(self, shard: VitessShard) -> None:
-        self.shard = shard
-        self.others: set[str] = set()
-        self.unknown: set[str] = set()  # those that the topology does not have
-        self._attempts = 0
-
-    def add_missing(self, ended: CallEnded) -> bool:
-        """Add the shards that vtgate misses. Return False if too many streams have ended before the journal."""
-        missing = participants(ended, self.shard.keyspace) - {self.shard.name} - self.unknown
-        self._attempts += missing <= self.others
-        self.others |= missing
-        return self._attempts <= _ATTEMPTS
 
 
 def ends_shard(journal: pb.Journal, shard: VitessShard) -> bool:

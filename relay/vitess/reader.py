@@ -13,9 +13,8 @@ from relay.source import LastPage, Opening, Page, PageCounts, ReadResult, Unknow
 from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, NO_TABLE, Vtgate, events_of
 from relay.vitess.events import ShardEvents
-from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
+from relay.vitess.failures import BrokenStream, Ending, ending, hint, participants, unknown_shard
 from relay.vitess.http2 import CallEnded
-from relay.vitess.journals import JournalParticipants
 from relay.vitess.position import VitessShard, VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.server_starts import ServerStarted, ServerStarts
@@ -26,6 +25,7 @@ from relay.vitess.watch import PositionPurged, Watch
 
 log = logging.getLogger(__name__)
 
+_CUT_OFF = 20  # how many streams may end before the journal although they have all its participants
 READ_AT_ONCE = 16 << 10  # about how many bytes of small answers are read together
 
 
@@ -131,7 +131,10 @@ class VitessShardReader:
                 f"shard {shard.qualified}: the keyspace has no table to relay: create one with a primary key, "
                 "or name the columns of a `key`"
             )
-        self._participants = JournalParticipants(shard)
+        # The other participants of the shard's journal, which vtgate wants in its stream, and those among them that the
+        # topology does not have; and how many streams have ended before the journal, although they had them all.
+        self._participants, self._unknown = set[str](), set[str]()
+        self._cut_off = 0
         self.watch = Watch(vtgate, shard, next(iter(names), NO_TABLE), settings, clock=clock)
         self._starts = ServerStarts(self.watch.tablets, silence=settings.silence)
         self._stream: ShardStream | None = None
@@ -263,8 +266,8 @@ class VitessShardReader:
 
     def _open(self) -> ShardStream:
         """Open a stream at the position, without waiting for its events."""
-        settings, shard, participants = self.watch.settings, self.watch.shard, self._participants
-        others = sorted(participants.others - participants.unknown)
+        settings, shard = self.watch.settings, self.watch.shard
+        others = sorted(self._participants - self._unknown)
         self.tables.followed.undo()
         events = ShardEvents(
             shard,
@@ -288,7 +291,7 @@ class VitessShardReader:
         tablets = self.watch.tablets
         call = tablets.stream([tablets.at(self.position.executed), *starts], names, settings.heartbeat)
         self.watch.opened()
-        return ShardStream(call, events, self.watch, is_shared=bool(participants.others))
+        return ShardStream(call, events, self.watch, is_shared=bool(self._participants))
 
     def _close_stream(self) -> None:
         if self._stream is not None:
@@ -298,19 +301,20 @@ class VitessShardReader:
     def _handle_end(self, ended: CallEnded, begun: float) -> ReadResult:
         """Decide how to continue after the end of a stream. Raises ``RelayError`` if no retry can help."""
         self._close_stream()
-        kind = ending(ended)
+        kind, shard = ending(ended), self.watch.shard
         if kind is Ending.PARTICIPANTS:
             # Without the participants, the journal may not come.
-            if self._participants.add_missing(ended):
+            others = participants(ended, shard.keyspace) - {shard.name} - self._unknown
+            self._cut_off += others <= self._participants
+            self._participants |= others
+            if self._cut_off <= _CUT_OFF:
                 return self._empty_page(begun)
             return Unreadable(self.shard, begun, f"vtgate does not send the journal of a reshard: {ended}")
         if kind is Ending.UNKNOWN_SHARD:
-            missing = unknown_shard(ended)
-            moved, shard = self.watch.settings.portion.only, self.watch.shard
-            if missing != shard.name:
-                self._participants.unknown.add(missing)
+            if (missing := unknown_shard(ended)) != shard.name:
+                self._unknown.add(missing)
                 return self._empty_page(begun)
-            if not moved:
+            if not (moved := self.watch.settings.portion.only):
                 return UnknownShard(self.shard, begun)
             why = f"MoveTables moved {', '.join(moved)} to keyspace {shard.keyspace}: let vtgate serve it"
             return Unreadable(self.shard, begun, f"{why}: {ended}")
@@ -320,8 +324,7 @@ class VitessShardReader:
             )
         if kind is Ending.FINAL:
             raise RelayError(
-                f"shard {self.watch.shard.qualified} cannot be read after {self.position.executed}: {ended}"
-                f"{hint(ended)}"
+                f"shard {shard.qualified} cannot be read after {self.position.executed}: {ended}{hint(ended)}"
             )
         if kind is Ending.PURGED and self.watch.is_purged(self.position, ended.text):
             return self._skip_to_head(ended.text, begun)
