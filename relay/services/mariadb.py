@@ -1,8 +1,4 @@
-"""Embedded MariaDB servers: any number, primaries and replicas.
-
-The settings make a server small and fast, and its binlog as the relay needs it. Commits survive ``kill -9`` of the
-server, but not a crash of the machine.
-"""
+"""Embedded MariaDB servers, small and fast: any number, primaries and replicas."""
 
 from __future__ import annotations
 

@@ -20,11 +20,7 @@ _INIT_SECONDS = 60.0
 
 
 class PostgresServer(EmbeddedServer):
-    """PostgreSQL 17 on the loopback address. If started by root, it runs as another user.
-
-    Commits survive ``kill -9`` of the server, but not a crash of the machine. ``options``: settings of its
-    configuration file.
-    """
+    """PostgreSQL 17 on the loopback address. ``options``: settings of its configuration file."""
 
     name = "postgres"
     refuses_root = True

@@ -1,8 +1,4 @@
-"""An embedded Vitess: vtgate and the tablets of all shards in one process, ``vtcombo``, on one MariaDB.
-
-All shards share the MariaDB's binlog, so each shard's stream contains the other shards' transactions as empty ones, and
-all shards have nearly the same position.
-"""
+"""An embedded Vitess: vtgate and the tablets of all shards in one process, ``vtcombo``, on one MariaDB."""
 
 from __future__ import annotations
 

@@ -106,11 +106,7 @@ class GoBuild:
 
 
 def vtcombo() -> Path:
-    """Return the path of the program, after building it if it is not in the cache.
-
-    A build downloads 0.2 GB, uses all cores for minutes, and 3 GB of disk until it is done. Raises ``Unavailable`` if
-    there is no Go, or with Go's output if the build fails.
-    """
+    """Return the path of the program, after building it if it is not in the cache. Raises as `built_once`."""
     if cluster_folder().is_dir():
         return cluster_folder() / "vtcombo"
     made = built_once(_folder(), f"Vitess {VERSION}", COST, lambda go: go.build(source(go), "./go/cmd/vtcombo"))
