@@ -51,10 +51,7 @@ class Call:
         threading.Thread(target=self._connect, args=(host_port(address), tls), name="vtgate-call", daemon=True).start()
 
     def take(self, timeout: float, most: int = 1 << 20) -> list[bytes]:
-        """Return the messages that have come, up to about ``most`` bytes, or [] if none comes in ``timeout`` seconds.
-
-        Raises `CallEnded` once all messages before the end have been returned.
-        """
+        """Return about ``most`` bytes of messages, [] after ``timeout`` seconds. Raises `CallEnded` after the last."""
         deadline = time.monotonic() + timeout
         if not self._connected.wait(timeout):
             return []

@@ -91,8 +91,7 @@ class ShardEvents:
     def read_whole(self, answers: bytes) -> int:
         """Read whole transactions at the beginning of ``answers``, until there are enough changes for a page.
 
-        Return how many bytes these transactions have. The rest is for `apply`: some transactions cannot be read this
-        way, and none can be without the compiled core.
+        Return how many bytes these have. The rest is for `apply`, which is everything without the compiled core.
         """
         position, room, moves = self.position, self.settings.page_bytes - self.changes.size, self.rows.tables.moves
         if self.rows.compiled is None or room <= 0 or moves.found is not None:

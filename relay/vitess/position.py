@@ -98,10 +98,7 @@ def position_in(vgtid: pb.VGtid, shard: VitessShard) -> tuple[pb.ShardGtid, str]
 
 
 def canonical(text: str) -> str:
-    """Return the canonical form of an executed set, with its flavour in front.
-
-    Raises ``GtidError`` for `current`, an empty set and anything that is not a set.
-    """
+    """Return an executed set in canonical form, flavour in front. ``GtidError`` for `current`, "" and other texts."""
     if text.startswith("MariaDB/") and "," not in text and text.count("-") == 2:
         return text  # a single GTID is in canonical form
     found = gtid.parse(text)

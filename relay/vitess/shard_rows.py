@@ -52,10 +52,7 @@ class ShardRows:
         return schemas
 
     def set_layout(self, fields: pb.FieldEvent, *, inside_transaction: bool) -> None:
-        """Decode later rows of a table as a FIELD event says.
-
-        Raises `PageMustEnd` if the page has rows of the table in another layout: a page has one layout of each table.
-        """
+        """Decode later rows as a FIELD event says. Raises `PageMustEnd`: a page has one layout of each table."""
         name = fields.table_name
         self.keyless.pop(name, None)
         try:
@@ -81,8 +78,7 @@ class ShardRows:
     def read_whole(self, answers: bytes, room: int, latest: int) -> WholeTransactions:
         """Turn whole transactions at the beginning of ``answers`` into changes, until these have ``room`` bytes.
 
-        Return what was read, up to a transaction with a timestamp after ``latest``. Call it between transactions, and
-        only if there is a ``compiled`` reader.
+        Return what was read, up to a timestamp after ``latest``. Call it between transactions, with ``compiled``.
         """
         assert self.compiled is not None
         whole = self.compiled.read(answers, self.changes.floor, room, latest)

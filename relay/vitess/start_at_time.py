@@ -96,8 +96,6 @@ class ShardHistory:
             )
         return found
 
-    # ------------------------------------------------------------------ files
-
     def _files(self) -> list[str]:
         """Return the names of a tablet's binlog files, oldest first."""
         if found := [name for row in self._ask("show binary logs") if (name := next(iter(row.values())))]:
@@ -135,8 +133,6 @@ class ShardHistory:
             return self._tablets.execute(sql)
         except Rejected as error:
             raise NoBinlog(f"shard {self.shard.name}: the tablet does not show its binlogs: {error}") from error
-
-    # ------------------------------------------------------------------ transactions
 
     def _transactions(self, start: str, head: GtidSet) -> Generator[tuple[int, str]]:
         """Yield the time of each transaction after ``start``, and the position after it, until ``head`` is reached."""

@@ -124,10 +124,7 @@ class TableCopy:
 
 
 def _parts(answer: bytes) -> Iterator[tuple[int, bytes] | pb.VEvent]:
-    """Yield the parts of an answer: copied rows, as their number and an answer with only these rows, and other events.
-
-    Raises `BrokenStream`.
-    """
+    """Yield copied rows, as their number and an answer with only these, and other events. Raises `BrokenStream`."""
     core = native.core()
     found = None if core is None else core.copied_parts(answer)
     if found is not None:

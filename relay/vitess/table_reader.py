@@ -165,8 +165,6 @@ class CopiedTableReader:
         self.close()
         return Unreadable(self.shard, begun, reason)
 
-    # ------------------------------------------------------------------ the copy
-
     def _open(self) -> TableCopy:
         """Open the copy of the rest. Raises ``Unavailable``."""
         settings = self.settings

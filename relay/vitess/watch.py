@@ -17,9 +17,8 @@ from relay.vitess.tablets import TIMES_ASKED, Tablets
 
 
 class Head:
-    """Asks for the head of a shard: the position that a stream at `current` starts with.
+    """Asks for the head of a shard: the position that a stream at `current` starts with. ``table``: the only one in it.
 
-    ``ask`` opens such a stream, and ``poll`` closes it once it has the answer. ``table``: the only table in it.
     ``patience``: seconds after which a question without an answer may be repeated. ``clock``: seconds since the epoch.
     """
 
@@ -170,10 +169,7 @@ class Watch:
         return asked
 
     def diagnose(self, position: VStreamPosition, is_active: bool) -> str | None:
-        """Return why no event comes, once it is certain that one should, and None before.
-
-        Raises `PositionPurged`, and ``RelayError`` if the shard never had ``position``.
-        """
+        """Return why no event comes, once one surely should. Raises `PositionPurged`, and as `diagnose_lag`."""
         now, silence = time.monotonic(), self.settings.silence
         if now - self._received_at > silence:
             return f"vtgate sent nothing for {silence:g} s: {self.tablets.explain_silence()}"
@@ -246,10 +242,7 @@ class Watch:
         return answer[1] if answer is not None else None
 
     def is_purged(self, position: VStreamPosition, text: str) -> bool:
-        """Whether the tablets have purged the binlogs after ``position``. ``text``: a tablet's error about it.
-
-        A tablet that was restored from a backup may lack binlogs that others still have: these are not purged.
-        """
+        """Whether no tablet has the binlogs after ``position``. ``text``: what one says, maybe alone."""
         executed, has_answer = gtid.parse(position.executed), False
         for _ in range(TIMES_ASKED):
             purged = self.tablets.purged_set(executed.flavour)
