@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from relay.errors import RelayError
 from relay.gtid import GtidError, parse
-from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.followed_tables import AppliedStatement
 from relay.mysql_dialect.layout_cache import lost_rows
 from relay.mysql_dialect.snapshot_times import latest_timestamp
@@ -54,6 +53,7 @@ class ShardEvents:
         self.settings = settings
         self.position = position  # the position after the last transaction that ended
         self.rows = ShardRows(shard, tables, floor)
+        self.changes = self.rows.changes
         # Seconds: the time of the last transaction that ended, or None if none did since the last page.
         self.progress: float | None = None
         self._read = 0  # seconds: the time of the last transaction of the stream
@@ -65,10 +65,6 @@ class ShardEvents:
         self._transaction = VStreamTransaction()
 
     # ------------------------------------------------------------------ pages
-
-    @property
-    def changes(self) -> TransactionChanges:
-        return self.rows.changes
 
     @property
     def is_between_transactions(self) -> bool:

@@ -122,10 +122,9 @@ class VitessSource(SqlSource):
     def _check_row_images(self) -> None:
         """Raise ``Unavailable`` if a database does not log every column: the others would come as NULL (I1)."""
         calls = [self._tablets(shard).row_images for shard in self._shards]
-        images = dict(zip(self._shards, call_all("row-images", calls), strict=True))
         problems = [
             f"binlog_row_image of shard {shard} is {image}"
-            for shard, found in images.items()
+            for shard, found in zip(self._shards, call_all("row-images", calls), strict=True)
             for image in sorted(found - {"FULL"})
         ]
         if problems:
