@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from relay.config.hidden import is_secret
-from relay.config.schema_forms import form, like
+from relay.config.schema_forms import TextForm, form, like
 
 POSTGRES = ("postgresql", "postgres")
 """The URL schemes for PostgreSQL."""
@@ -18,21 +18,42 @@ POSTGRES = ("postgresql", "postgres")
 ICEBERG = "iceberg"
 """The scheme of the URL of a catalog of Iceberg."""
 
-_WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
-_WITH_NUMBER = frozenset({"redis", "rediss"})
-_WITH_HOSTS = frozenset({"memcached", "memcacheds", "redis+cluster", "rediss+cluster"})
-_WITH_SERVICE = frozenset({"redis+sentinel", "rediss+sentinel"})
-_HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
-# librdkafka's protocols, in upper or lower case.
-_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
-_PROTOCOL = "|".join(re.sub("[a-z]", lambda each: f"[{each[0]}{each[0].upper()}]", name) for name in _PROTOCOLS)
-_BROKER = re.compile(rf"\s*(?:(?:{_PROTOCOL})://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{{1,5}}))?\s*")
-
-# For the JSON schema.
 PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+)"
+_HOST_PORT = re.compile(rf"({_HOST}):(0|{PORT})")
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")  # librdkafka's, in upper or lower case
+_PROTOCOL = "|".join(re.sub("[a-z]", lambda each: f"[{each[0]}{each[0].upper()}]", name) for name in _PROTOCOLS)
+_BROKER = rf"\s*(?:(?:{_PROTOCOL})://)?{_HOST}(?::{PORT})?\s*"
+
+_USER = r"(?:[^\s/?#]*@)?"
 _URL_HOST = rf"(?:\[[^\]]*\]|[^\s/?#@:,\[\]]+)(?::{PORT})?"
-_URL_HOSTS = rf"(?:[^\s/?#]*@)?{_URL_HOST}(?:,{_URL_HOST})*"
+_URL_HOSTS = rf"{_USER}{_URL_HOST}(?:,{_URL_HOST})*"
+_HOSTS = "hosts with ports from 1 to 65535"
+# The schemes of URLs, the pattern of what follows `scheme://`, and the words for it.
+_FORMS = (
+    (
+        POSTGRES,
+        rf"{_URL_HOSTS}/+[^/?#].*",
+        "a host, a port from 1 to 65535, and a database: {}://user:password@host:port/database",
+    ),
+    (
+        ("redis+sentinel", "rediss+sentinel"),
+        rf"{_URL_HOSTS}/+[^/?#].*",
+        f"{_HOSTS} and a service: {{}}://host:port,host:port/service",
+    ),
+    (
+        ("memcached", "memcacheds", "redis+cluster", "rediss+cluster"),
+        rf"{_URL_HOSTS}(?:[/?#].*)?",
+        f"{_HOSTS}: {{}}://host:port,host:port",
+    ),
+    (
+        ("http", "https", "redis", "rediss"),
+        rf"{_USER}{_URL_HOST}(?:[/?#].*)?",
+        "a host and a port from 1 to 65535: {}://host:port",
+    ),
+    # I6: Redis' client would read another path as database 0.
+    (("redis", "rediss"), rf"{_USER}{_URL_HOST}(?:/\d*)?(?:[?#].*)?", "a number for the database: {}://host:port/0"),
+)
 
 
 @dataclass(frozen=True)
@@ -65,22 +86,9 @@ class Url:
             if self.prefix:
                 ways.append(f"{self.prefix} and the URL of another store, such as {self.prefix}s3a://bucket/folder")
             raise _wrong(value, f"must start with {' or '.join(ways)}")
-        if scheme in _WITH_HOSTS and not _has_hosts(value):
-            raise _wrong(value, f"needs hosts with ports from 1 to 65535: {scheme}://host:port,host:port")
-        if scheme in POSTGRES and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
-            raise _wrong(
-                value,
-                f"needs a host, a port from 1 to 65535, and a database: {scheme}://user:password@host:port/database",
-            )
-        if scheme in _WITH_SERVICE and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
-            raise _wrong(
-                value, f"needs hosts with ports from 1 to 65535 and a service: {scheme}://host:port,host:port/service"
-            )
-        if scheme in _WITH_HOST and not _has_host(value):
-            raise _wrong(value, f"needs a host and a port from 1 to 65535: {scheme}://host:port")
-        if scheme in _WITH_NUMBER and not re.fullmatch(r"/?\d*", urlsplit(value).path):
-            # I6: Redis' client would read another path as database 0.
-            raise _wrong(value, f"needs a number for the database: {scheme}://host:port/0")
+        for schemes, after, needs in _FORMS:
+            if scheme in schemes and not re.fullmatch(after, value.partition("://")[2]):
+                raise _wrong(value, f"needs {needs.format(scheme)}")
         return value
 
 
@@ -95,32 +103,8 @@ def _wrong(value: str, problem: str) -> ValueError:
 
 def _after(scheme: str) -> str:
     """Return the pattern of the part after ``scheme://``."""
-    if scheme in POSTGRES or scheme in _WITH_SERVICE:
-        return rf"{_URL_HOSTS}/+[^/?#].*"
-    if scheme in _WITH_HOSTS:
-        return rf"{_URL_HOSTS}(?:[/?#].*)?"
-    if scheme in _WITH_NUMBER:
-        return rf"(?:[^\s/?#]*@)?{_URL_HOST}(?:/\d*)?(?:[?#].*)?"
-    if scheme in _WITH_HOST:
-        return rf"(?:[^\s/?#]*@)?{_URL_HOST}(?:[/?#].*)?"
-    return "/.*" if scheme == "delta" else ".*"
-
-
-def _has_host(value: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def _has_hosts(value: str) -> bool:
-    """Whether a URL has one host or several, separated by commas, each with a port or without."""
-    try:
-        hosts = hosts_of(value)
-    except ValueError:
-        return False
-    return all(_has_host(f"host://{host}") for host in hosts)
+    found = [after for schemes, after, _ in _FORMS if scheme in schemes]
+    return found[-1] if found else "/.*" if scheme == "delta" else ".*"
 
 
 def hosts_of(url: str) -> list[str]:
@@ -136,9 +120,9 @@ def at_port(host: str, port: int) -> str:
 def host_port(text: str) -> tuple[str, int]:
     """Parse the host and the port of an address to listen on. Raises ValueError for anything else."""
     match = _HOST_PORT.fullmatch(text)
-    if not match or int(match[3]) > 65535:
+    if not match:
         raise ValueError(f"{text!r} is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400")
-    return match[1] or match[2], int(match[3])
+    return match[1].strip("[]"), int(match[2])
 
 
 def _address(value: str) -> str:
@@ -150,26 +134,19 @@ Address = Annotated[str, AfterValidator(_address), like(rf"{_HOST}:(?:0|{PORT})"
 """A host and a port to listen on; with port 0 the system picks one."""
 
 
-def _remote(value: str) -> str:
-    match = _HOST_PORT.fullmatch(value)
-    if not match or not 0 < int(match[3]) <= 65535:
-        raise ValueError(f"{value!r} is not an address to connect to, such as db1:3306 or [::1]:3306")
-    return value
-
-
-RemoteAddress = Annotated[str, AfterValidator(_remote), like(rf"{_HOST}:{PORT}")]
+RemoteAddress = Annotated[
+    str, TextForm(rf"{_HOST}:{PORT}", "{} is not an address to connect to, such as db1:3306 or [::1]:3306")
+]
 """A host and a port to connect to."""
 
 
 def _brokers(value: str) -> str:
     for broker in value.split(","):
-        match = _BROKER.fullmatch(broker)
-        if not match or not 0 < int(match[2] or 9092) <= 65535:
+        if not re.fullmatch(_BROKER, broker):
             shown = "a text with @" if "@" in broker else repr(broker)  # the value may contain a password
             raise ValueError(f"{shown} is not a broker address, such as 127.0.0.1:9092 or ssl://[::1]:9093")
     return value
 
 
-_ONE_BROKER = rf"\s*(?:(?:{_PROTOCOL})://)?{_HOST}(?::{PORT})?\s*"
-Brokers = Annotated[str, AfterValidator(_brokers), like(f"{_ONE_BROKER}(?:,{_ONE_BROKER})*")]
+Brokers = Annotated[str, AfterValidator(_brokers), like(f"{_BROKER}(?:,{_BROKER})*")]
 """Addresses of brokers, separated by commas."""
