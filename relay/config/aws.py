@@ -13,7 +13,6 @@ _ROLE = TextForm(
     r"arn:[\w-]+:iam::\d{12}:role/\S+", "{} is not the ARN of a role, such as arn:aws:iam::123456789012:role/relay"
 )
 _SESSION = TextForm("[A-Za-z0-9_+=,.@-]{2,64}", "{} must consist of 2 to 64 letters, digits and +=,.@_-")
-_OF_A_ROLE = ("external_id", "role_session_name")
 
 
 class AwsConfig(ConfigModel):
@@ -32,10 +31,9 @@ class AwsConfig(ConfigModel):
 
     @model_validator(mode="after")
     def _of_a_role(self) -> Self:
-        if self.role_arn is None:
-            for key in _OF_A_ROLE:
-                if getattr(self, key) is not None:
-                    raise invalid(((key,), "only applies to a role: set `role_arn`"))
+        for key in ("external_id", "role_session_name"):
+            if self.role_arn is None and getattr(self, key) is not None:
+                raise invalid(((key,), "only applies to a role: set `role_arn`"))
         return self
 
     def identity(self, region: str | None) -> AwsIdentity:

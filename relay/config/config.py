@@ -247,32 +247,32 @@ class Config(ConfigModel):
             taken[topic_key(topic)] = topic
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
+        if (cache := self.cache) is None:
+            return
         for source in self.sources:
             for table in source.protect:
-                for i, text in enumerate(self.cache.keys.get(table, ()) if self.cache else ()):
+                for i, text in enumerate(cache.keys.get(table, ())):
                     # I6: no change would say which entry holds the row.
                     for column in (each for each in Template.parse(text).columns if source.protects(table, each)):
                         problem = f"source {source.name} protects `{column}`: use another column"
                         yield ("cache", "keys", table, i), problem
-        yield from self._late_invalidations()
-        if not self.names_tables:
-            return  # checked once the tables are known
+        yield from self._late_invalidations(cache)
         tables = list(self.tables)
-        for table in self.cache.keys if self.cache else ():
+        for table in cache.keys if self.names_tables else ():  # otherwise checked once the tables are known
             if table not in tables:
                 hint = did_you_mean(table, tables, "known tables: ")
                 yield ("cache", "keys", table), f"no source reads table {table!r}; {hint}"
 
-    def _late_invalidations(self) -> Iterator[tuple[Location, str]]:
+    def _late_invalidations(self, cache: CacheConfig) -> Iterator[tuple[Location, str]]:
         """Yield why this config lets invalidations come so late that the consumer would count as behind."""
         for i, source in zip(self._entries, self.sources, strict=True):
-            if self.cache is None or source.late_by is None:
+            if source.late_by is None:
                 continue  # a server without others is read however late it is
-            is_cached = not source.names_tables or any(table in self.cache.keys for table in source.table_names)
-            if is_cached and self.cache.tombstone_ttl <= 2 * source.late_by:
+            is_cached = not source.names_tables or any(table in cache.keys for table in source.table_names)
+            if is_cached and cache.tombstone_ttl <= 2 * source.late_by:
                 yield (
                     ("cache", "tombstone_ttl"),
-                    f"{duration_text(self.cache.tombstone_ttl)} is not more than twice `sources[{i}].max_lag` "
+                    f"{duration_text(cache.tombstone_ttl)} is not more than twice `sources[{i}].max_lag` "
                     f"({duration_text(source.late_by)}), so a lagging replica of {source.name} can make invalidations "
                     f"late: raise tombstone_ttl, or lower max_lag",
                 )

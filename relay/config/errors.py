@@ -24,16 +24,11 @@ _LONGEST_SHOWN = 60
 # By the type of pydantic's error. The names in braces are pydantic's.
 _EXPECTED = {
     "string_type": "text (quote it if it looks like something else)",
-    "int_type": "an integer",
-    "int_parsing": "an integer",
-    "int_parsing_size": "an integer",
-    "float_type": "a number",
-    "float_parsing": "a number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size"), "an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "bool_type": "true or false",
     "list_type": "a list",
-    "dict_type": "a mapping of keys to values",
-    "model_type": "a mapping of keys to values",
-    "model_attributes_type": "a mapping of keys to values",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping of keys to values"),
     "greater_than_equal": "at least {ge:,}",
     "less_than_equal": "at most {le:,}",
 }

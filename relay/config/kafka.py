@@ -111,16 +111,12 @@ class SchemaRegistryConfig(ConfigModel):
 
     def access(self) -> dict[str, Any]:
         """Return the settings with which Confluent's client logs in."""
-        files = self.tls or {}
-        settings: dict[str, Any] = {
-            "ssl.ca.location": files.get("ca"),
-            "ssl.certificate.location": files.get("cert"),
-            "ssl.key.location": files.get("key"),
-        }
+        names = {"ca": "ssl.ca.location", "cert": "ssl.certificate.location", "key": "ssl.key.location"}
+        settings: dict[str, Any] = {names[key]: file for key, file in (self.tls or {}).items()}
         if self.user is not None:
             settings["basic.auth.user.info"] = f"{self.user}:{self.password}"
         if self.bearer is not None:
             settings["bearer.auth.credentials.source"] = "STATIC_TOKEN"
             settings["bearer.auth.token"] = self.bearer
             settings["bearer.auth.logical.cluster"] = ""  # only Confluent Cloud needs one, but the client requires it
-        return {key: value for key, value in settings.items() if value is not None}
+        return settings

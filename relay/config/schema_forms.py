@@ -1,9 +1,13 @@
-"""Parts of the JSON schema of configs beyond the types of values, for editors: the patterns of texts.
+"""Parts of the JSON schema of configs beyond the types of values: patterns of texts, as JavaScript's, and descriptions.
 
-Rules about several keys are checked by the validators alone. Regular expressions are JavaScript's.
+Rules about several keys are checked by the validators alone.
 """
 
+import ast
+import functools
+import inspect
 import re
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,3 +62,31 @@ class TextForm:
 
 def only(key: str, inside: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {key: inside}, "required": [key], "additionalProperties": False}
+
+
+def attribute_docs(kind: type) -> dict[str, str]:
+    """Return the docstring below each attribute of a class, even if inherited; {} if its source is unavailable."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        names = inspect.get_annotations(each)
+        if names:
+            docs = _docs_in(each)
+            found = {name: text for name, text in found.items() if name not in names} | docs
+    return found
+
+
+@functools.cache
+def _docs_in(kind: type) -> dict[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):  # a class without a file
+        return {}
+    (definition,) = ast.parse(source).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for attribute, text in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(attribute, ast.AnnAssign) and isinstance(attribute.target, ast.Name):
+            match text:
+                case ast.Expr(value=ast.Constant(value=str(doc))):
+                    found[attribute.target.id] = inspect.cleandoc(doc)
+    return found

@@ -81,10 +81,9 @@ class _SQLConfig(PerTableConfig):
         of_tables = self.key if isinstance(self.key, dict) else {}
         refuse(_twice(self.key, "key") if isinstance(self.key, list) else ())
         refuse(problem for table, columns in of_tables.items() for problem in _twice(columns, "key", table))
-        if of_tables and self.tables:
-            for table in of_tables.keys() - set(self.tables):
-                hint = did_you_mean(table, self.tables, "they are ")
-                raise invalid((("key", table), f"is not in `tables`; {hint}"))
+        for table in of_tables.keys() - set(self.tables) if self.tables else ():
+            hint = did_you_mean(table, self.tables or (), "they are ")
+            raise invalid((("key", table), f"is not in `tables`; {hint}"))
         return self
 
     @model_validator(mode="after")

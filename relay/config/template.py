@@ -27,15 +27,14 @@ class Template:
         for match in _TOKEN.finditer(text):
             literal += text[end : match.start()]
             end = match.end()
-            column = match.group(1)
-            if column is not None:
+            if (column := match[1]) is not None:
                 pieces.append((literal, column))
                 literal = ""
-            elif len(match.group()) == 2:
-                literal += match.group()[0]
+            elif len(match[0]) == 2:
+                literal += match[0][0]
             else:
                 raise ValueError(
-                    f"the template {text!r} has an unmatched or empty {match.group()!r} at position "
+                    f"the template {text!r} has an unmatched or empty {match[0]!r} at position "
                     f"{match.start() + 1} (write a literal brace twice)"
                 )
         pieces.append((literal + text[end:], None))

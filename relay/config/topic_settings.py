@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticKnownError
@@ -22,24 +22,30 @@ PARTITIONS = "partitions"
 REPLICAS = "replication.factor"
 _POLICY, _IN_SYNC = "cleanup.policy", "min.insync.replicas"
 
-# The pattern of a value, by the words for it.
-_WHOLE = "a whole number"
-_COUNT = "a whole number from 1 to 10000"
-_SHARE = "a number from 0 to 1"
-_FLAG = "true or false"
-_SAFE = "false, because Kafka could lose changes that it has confirmed"
-_PATTERNS = {
-    _WHOLE: r"-?\d{1,19}",
-    _COUNT: r"[1-9]\d{0,3}|10000",
-    _SHARE: r"0(?:\.\d+)?|1(?:\.0+)?",
-    _FLAG: "true|false",
-    _SAFE: "false",  # I1
-}
-_WORDS = {
-    _POLICY: ("delete", "compact", "compact,delete", "delete,compact"),
-    "compression.type": ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
-}
+
+class _Values(NamedTuple):
+    """The values of a setting: the words for them, their pattern as text, and the JSON schema of others, if any."""
+
+    words: str
+    pattern: str
+    others: dict[str, Any] | None = None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"anyOf": [self.others, texts(self.pattern)]} if self.others else texts(self.pattern)
+
+
+def _one_of(*values: str) -> _Values:
+    return _Values(" or ".join(values), "|".join(values))
+
+
+_WHOLE = _Values("a whole number", r"-?\d{1,19}", {"type": "integer"})
+_COUNT = _Values(
+    "a whole number from 1 to 10000", r"[1-9]\d{0,3}|10000", {"type": "integer", "minimum": 1, "maximum": 10_000}
+)
+_SHARE = _Values("a number from 0 to 1", r"0(?:\.\d+)?|1(?:\.0+)?", {"type": "number", "minimum": 0, "maximum": 1})
+_FLAG = _Values("true or false", "true|false", {"type": "boolean"})
+_SAFE = _Values("false, because Kafka could lose changes that it has confirmed", "false", {"const": False})  # I1
 _WHOLE_NUMBERS = """
     retention.ms retention.bytes max.message.bytes segment.bytes segment.ms segment.index.bytes segment.jitter.ms
     delete.retention.ms min.compaction.lag.ms max.compaction.lag.ms file.delete.delay.ms flush.messages flush.ms
@@ -47,21 +53,19 @@ _WHOLE_NUMBERS = """
     message.timestamp.before.max.ms compression.gzip.level compression.lz4.level compression.zstd.level
 """
 _FLAGS = ("preallocate", "remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable")
-_SETTINGS: dict[str, str] = {
+_SETTINGS: dict[str, _Values] = {
     **dict.fromkeys((PARTITIONS, REPLICAS, _IN_SYNC), _COUNT),
     **dict.fromkeys(_WHOLE_NUMBERS.split(), _WHOLE),
     "min.cleanable.dirty.ratio": _SHARE,
     **dict.fromkeys(_FLAGS, _FLAG),
     "unclean.leader.election.enable": _SAFE,
-    **{name: " or ".join(words) for name, words in _WORDS.items()},
+    _POLICY: _one_of("delete", "compact", "compact,delete", "delete,compact"),
+    "compression.type": _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    "message.timestamp.type": _one_of("CreateTime", "LogAppendTime"),
 }
-"""The words for the value of each setting that Kafka has for topics."""
+"""The values of each setting that Kafka has for topics."""
 
 _OF_VENDORS = r"(?:confluent|redpanda)\..+"
-
-
-def _pattern(name: str) -> str:
-    return "|".join(_WORDS[name]) if name in _WORDS else _PATTERNS[_SETTINGS[name]]
 
 
 def _checked(value: Any) -> Any:
@@ -82,26 +86,16 @@ def _problems(by_table: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
             if not isinstance(value, (str, int, float)):
                 yield (key, name), "must be text, a number, true or false"
             elif name in _SETTINGS:
-                if not re.fullmatch(_pattern(name), text_of(value)):
-                    yield (key, name), f"must be {_SETTINGS[name]}"
+                if not re.fullmatch(_SETTINGS[name].pattern, text_of(value)):
+                    yield (key, name), f"must be {_SETTINGS[name].words}"
             elif not re.fullmatch(_OF_VENDORS, name):
                 yield (key, name), f"is not a setting of topics; {did_you_mean(name, _SETTINGS, 'known settings: ')}"
-
-
-def _schema(name: str) -> dict[str, Any]:
-    text = texts(_pattern(name))
-    if name in _WORDS:
-        return text
-    if (words := _SETTINGS[name]) in (_FLAG, _SAFE):
-        return {"anyOf": [{"type": "boolean"} if words == _FLAG else {"const": False}, text]}
-    least = {_WHOLE: {}, _COUNT: {"minimum": 1, "maximum": 10_000}, _SHARE: {"minimum": 0, "maximum": 1}}[words]
-    return {"anyOf": [{"type": "number" if words == _SHARE else "integer", **least}, text]}
 
 
 _OF_TABLE: dict[str, Any] = {
     "type": "object",
     "minProperties": 1,
-    "properties": {name: _schema(name) for name in _SETTINGS},
+    "properties": {name: values.schema for name, values in _SETTINGS.items()},
     "patternProperties": {f"^{_OF_VENDORS}$": {"type": ["string", "number", "boolean"]}},
     "additionalProperties": False,
 }

@@ -25,9 +25,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from relay.config.attribute_docs import attribute_docs
 from relay.config.hidden import HIDDEN, is_secret, redacted
-from relay.config.schema_forms import TIME, TextForm, form, only, texts
+from relay.config.schema_forms import TIME, TextForm, attribute_docs, form, only, texts
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 from relay.stream_token import InvalidPosition, StreamToken

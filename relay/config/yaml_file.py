@@ -166,34 +166,34 @@ class _NodeReader:
 
     def value(self, node: yaml.Node, location: Location) -> Any:
         if len(self.document.values) >= _MOST_VALUES:
-            raise self.document.error(_place(node), _TOO_MANY)
+            raise self._wrong(node, _TOO_MANY)
         self.document.values[location] = _place(node)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, location)
         if node in self.enclosing:
-            raise self.document.error(_place(node), "this alias (*) refers to the value that contains it")
+            raise self._wrong(node, "this alias (*) refers to the value that contains it")
         self.enclosing.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
                 return self._mapping(node, location)
             if node.tag != "tag:yaml.org,2002:seq":
-                raise self._not_plain(node)
+                raise self._wrong(node, f"values of type {node.tag} are not allowed here")
             return [self.value(item, (*location, i)) for i, item in enumerate(node.value)]
         finally:
             self.enclosing.pop()
 
     def _mapping(self, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
         if node.tag != "tag:yaml.org,2002:map":
-            raise self._not_plain(node)
+            raise self._wrong(node, f"values of type {node.tag} are not allowed here")
         seen: dict[str, yaml.Node] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self.document.error(_place(key), "a key must be plain text")
+                raise self._wrong(key, "a key must be plain text")
             if key.tag == _MERGE:
                 continue
             if key.value in seen:
                 line = _place(seen[key.value])[0]
-                raise self.document.error(_place(key), f"duplicate key `{key.value}`; it is already set on line {line}")
+                raise self._wrong(key, f"duplicate key `{key.value}`; it is already set on line {line}")
             seen[key.value] = key
         self.loader.flatten_mapping(node)
         found: dict[str, Any] = {}
@@ -210,26 +210,23 @@ class _NodeReader:
                 self.document.variables[location] = node.value
             return self._encodable(node, self._expand(node))
         if node.tag not in _SCALARS:
-            raise self._not_plain(node)
+            raise self._wrong(node, f"values of type {node.tag} are not allowed here")
         try:
             found = self.loader.construct_object(node)
         except (ValueError, LookupError):
             # The errors contain the value, which may be a password.
             kind = node.tag.rpartition(":")[2]
-            raise self.document.error(_place(node), f"cannot read this value as {kind}") from None
+            raise self._wrong(node, f"cannot read this value as {kind}") from None
         if (form := _AS_WRITTEN.get(node.tag)) and not form.fullmatch(node.value):  # I8
-            # It may be a password, too.
-            raise self.document.error(
-                _place(node),
-                "YAML reads this number differently from how it is written: quote it, or write it in plain decimals",
-            )
+            problem = "YAML reads this number differently from how it is written"  # it may be a password, too
+            raise self._wrong(node, f"{problem}: quote it, or write it in plain decimals")
         return found
 
     def _encodable(self, node: yaml.ScalarNode, text: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise self.document.error(_place(node), "this text, or a variable in it, is not valid UTF-8") from None
+            raise self._wrong(node, "this text, or a variable in it, is not valid UTF-8") from None
         return text
 
     def _expand(self, node: yaml.ScalarNode) -> str:
@@ -239,21 +236,18 @@ class _NodeReader:
                 return "${"
             name, has_default, default = inside.partition(":-")
             if not closed or not _NAME.fullmatch(name):
-                # The text may be a password, so it is not shown.
-                raise self.document.error(
-                    _place(node),
-                    "`${` must start a variable such as ${NAME} or ${NAME:-default}; write a literal `${` as `$${`",
-                )
+                hint = "such as ${NAME} or ${NAME:-default}; write a literal `${` as `$${`"
+                raise self._wrong(node, f"`${{` must start a variable {hint}")  # the text may be a password
             if has_default:
                 return self.environment.get(name) or default
             if name not in self.environment:
-                raise self.document.error(_place(node), f"the environment variable {name} is not set")
+                raise self._wrong(node, f"the environment variable {name} is not set")
             return self.environment[name]
 
         return VARIABLE.sub(replace, node.value)
 
-    def _not_plain(self, node: yaml.Node) -> ConfigError:
-        return self.document.error(_place(node), f"values of type {node.tag} are not allowed here")
+    def _wrong(self, node: yaml.Node, problem: str) -> ConfigError:
+        return self.document.error(_place(node), problem)
 
 
 def _place(node: yaml.Node) -> tuple[int, int]:
