@@ -17,7 +17,6 @@ from relay.types.columns import EPOCH, FIRST_TIME, LAST_TIME, MICROSECOND, Colum
 Writer = Callable[[Any], bytes]
 
 _FLOAT = struct.Struct("<f")
-_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 NULL = b"\x00"  # the first branch of our unions
 PRESENT = b"\x02"  # the second branch
@@ -26,7 +25,7 @@ PRESENT = b"\x02"  # the second branch
 @lru_cache(maxsize=1 << 13, typed=True)  # lengths and times are often repeated
 def long(value: int) -> bytes:
     """Return an Avro int or long: seven bits per byte, low bits first. Raises ValueError for more than 64 bits."""
-    if not _LONG_MIN <= value <= _LONG_MAX:
+    if not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"{value} does not fit into 64 bits")
     number = value << 1 ^ value >> 63
     groups = []
@@ -161,10 +160,6 @@ def shortest(raw: bytes) -> float:
     return float(f"{number:.9g}")
 
 
-def _decimal(kind: ColumnType) -> Writer:
-    return _decimal_text(kind) if kind.is_wide else unscaled(kind)
-
-
 def unscaled(kind: ColumnType) -> Writer:
     """Return the writer of Avro decimals, also of those that are too wide for `decimal`."""
 
@@ -204,7 +199,7 @@ def _set(value: Any) -> bytes:
 WRITERS: dict[ColumnKind, Callable[[ColumnType], Writer]] = {
     ColumnKind.INT: _integer,
     ColumnKind.LONG: _integer,
-    ColumnKind.DECIMAL: _decimal,
+    ColumnKind.DECIMAL: lambda kind: _decimal_text(kind) if kind.is_wide else unscaled(kind),
     ColumnKind.FLOAT: lambda _: _float,
     ColumnKind.DOUBLE: lambda _: _double,
     ColumnKind.STRING: lambda _: write_string,

@@ -51,14 +51,7 @@ class ChangeEncoder:
     def encode(self, change: Change) -> bytes:
         """Return the header and the Avro body. Raises `Unencodable`, naming the key and the position."""
         try:
-            return self._encode(change)
-        except FAULTS as fault:
-            raise self._refusal(change, fault) from fault
-
-    def _encode(self, change: Change) -> bytes:
-        return b"".join(
-            (
-                self._header,
+            fields = (
                 text(change.event_id),
                 long(self._operations.index(change.operation)),
                 text(change.source),
@@ -76,7 +69,9 @@ class ChangeEncoder:
                 long(change.relayed_at),
                 _attributes(change.attributes),
             )
-        )
+        except FAULTS as fault:
+            raise self._refusal(change, fault) from fault
+        return self._header + b"".join(fields)
 
     def _key_bytes(self, change: Change) -> bytes:
         key = change.key

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import dropwhile
 
 from relay.mysql_dialect.charsets import lowered
 from relay.types.sql import TYPES, Form
@@ -91,20 +92,14 @@ def is_sign(word: Token, sign: str) -> bool:
 
 def after_table(words: Sequence[Token], first: str) -> Sequence[Token]:
     """Return the words after the name of the table."""
-    at = next((at for at, word in enumerate(words) if word.is_word(first)), len(words))
-    while at < len(words) and not words[at].is_word("TABLE"):
-        at += 1
-    at += 1
-    while at < len(words) and words[at].is_word("IF", "NOT", "EXISTS"):
-        at += 1
-    at += 2 if at < len(words) and is_sign(words[at], ".") else 1
-    if at + 1 < len(words) and is_sign(words[at], "."):
-        at += 2
-    if at < len(words) and words[at].is_word("WAIT", "NOWAIT"):
-        at += 1
-        while at < len(words) and (is_sign(words[at], ".") or words[at].text[:1].isdigit()):
-            at += 1
-    return words[at:]
+    following = dropwhile(lambda word: not word.is_word(first), words)
+    rest = list(dropwhile(lambda word: not word.is_word("TABLE"), following))[1:]
+    rest = list(dropwhile(lambda word: word.is_word("IF", "NOT", "EXISTS"), rest))
+    rest = rest[2 if rest and is_sign(rest[0], ".") else 1 :]
+    rest = rest[2:] if len(rest) > 1 and is_sign(rest[0], ".") else rest
+    if rest and rest[0].is_word("WAIT", "NOWAIT"):
+        rest = list(dropwhile(lambda word: is_sign(word, ".") or word.text[:1].isdigit(), rest[1:]))
+    return rest
 
 
 def closing(words: Sequence[Token], at: int) -> int:

@@ -92,12 +92,8 @@ def lay_out(
                 f"has no column {column!r}, although its key includes it; "
                 f"{did_you_mean(column, by_name, 'its columns are ')}"
             )
-    first = [column for column in hash_key if column in wanted]
-    if len(first) != len(hash_key):
-        # Without these columns the key would not determine the partition.
-        wanted = [*wanted, *(column for column in hash_key if column not in wanted)]
-        first = list(hash_key)
-    ordered = [*first, *(column for column in wanted if column not in first)]
+    # Without the columns of the hash key, the key would not determine the partition.
+    ordered = [*hash_key, *(column for column in wanted if column not in hash_key)]
     for column in ordered:
         if not column_type(by_name[column].type).in_keys:
             raise unfit(
@@ -112,7 +108,7 @@ def lay_out(
         source,
         name,
         tuple(KeyColumn(column, by_name[column].type, by_name[column].sql) for column in ordered),
-        hash_columns=len(first) or len(ordered),
+        hash_columns=len(hash_key) or len(ordered),
         row=published_columns(columns, rules),
         protected=tuple((column.name, rules[column.name].kind) for column in columns if column.name in rules),
     )
