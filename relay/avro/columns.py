@@ -1,7 +1,6 @@
-"""Writers of one value of each column type as Avro bytes, exactly or not at all (I8).
+"""Writers of one value of each column type as Avro bytes. They raise ValueError for one that is not exact (I8).
 
-Every writer raises ValueError, with the value and the type, for a value that it cannot carry exactly. The column types
-and the values that they take are listed in ``schemas/README.md``, the bytes in the golden files.
+``schemas/README.md`` lists the column types and the values that they take, the golden files the bytes.
 """
 
 import math

@@ -30,10 +30,7 @@ _DYNAMODB_KEYS = {"S": write_string, "N": write_string, "B": write_bytes}
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """Where a source's changes come from. ``connector``: ``mysql``, ``vitess`` or ``dynamodb``. ``name``: the source's.
-
-    ``database``: or keyspace; empty for DynamoDB. ``version``: the relay's.
-    """
+    """A source. ``connector``: its type. ``database``: or keyspace; empty for DynamoDB. ``version``: the relay's."""
 
     connector: str
     name: str

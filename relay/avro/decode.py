@@ -1,8 +1,4 @@
-"""Decoding of Kafka values to changes, with the column names of the source.
-
-Never guesses: a value with unknown framing or schema is an error, and so is a body longer or shorter than its schema
-says.
-"""
+"""Decoding of Kafka values to changes, with the column names of the source. It never guesses."""
 
 from collections.abc import Callable, Collection, Mapping
 from io import BytesIO

@@ -1,8 +1,4 @@
-"""Encoding of a change to the bytes of its Kafka value, in plain Python.
-
-The compiled core (``relay.native``) encodes the cases of which it is sure; all other cases, and every refusal, are
-handled here. Tests compare every byte with fastavro's, so they fail if only the schema changes.
-"""
+"""Encoding of a change to the bytes of its Kafka value, in Python: what the compiled core leaves, and refusals."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -32,10 +28,7 @@ class Unencodable(RelayError):
 
 
 class ChangeEncoder:
-    """Encodes the changes of one table under one schema: ``encoder.encode(change)``.
-
-    ``schema``: from `change_schema`. ``header``: as returned when the schema was registered.
-    """
+    """Encodes the changes of a table. ``schema``: from `change_schema`. ``header``: as its registration returned it."""
 
     def __init__(self, schema: Mapping[str, Any], header: bytes) -> None:
         fields = {field["name"]: field["type"] for field in schema["fields"]}

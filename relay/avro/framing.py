@@ -1,7 +1,4 @@
-"""The header of a value, which identifies the schema that wrote it, in both framings.
-
-The formats are Avro's "Single-object encoding" and Confluent's "Wire format".
-"""
+"""The header of a value, which names its schema: Avro's "Single-object encoding" and Confluent's "Wire format"."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,10 +46,7 @@ def schema_id(header: bytes) -> int | None:
 
 
 def split(value: bytes) -> tuple[bytes, bytes]:
-    """Split a value into its header and its Avro body.
-
-    Raises `UnknownFraming` for anything else: an Avro decoder would read a plausible row of zeros instead of failing.
-    """
+    """Return header and body. Raises `UnknownFraming`: an Avro decoder would read a plausible row of zeros instead."""
     if value.startswith(SINGLE_OBJECT_MARK) and len(value) >= SINGLE_OBJECT_HEADER:
         return value[:SINGLE_OBJECT_HEADER], value[SINGLE_OBJECT_HEADER:]
     if value.startswith(CONFLUENT_MARK) and len(value) >= CONFLUENT_HEADER:

@@ -1,7 +1,6 @@
 """Readers for a part of a change, generated as straight-line Python for the columns of one table.
 
-They skip everything else. Bodies that they cannot read are left to the general reader of ``relay.avro.decode``, which
-decides whether a value is damaged.
+The general reader of ``relay.avro.decode`` decides whether a body that they cannot read is damaged.
 """
 
 import re

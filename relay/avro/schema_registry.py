@@ -1,8 +1,4 @@
-"""The schemas in a Schema Registry with Confluent's API, one subject for each topic.
-
-Before the relay publishes the first message with a table's new schema, it asks the registry whether that is compatible
-with the schema before.
-"""
+"""The schemas in a Schema Registry with Confluent's API, one subject for each topic."""
 
 from __future__ import annotations
 
@@ -191,10 +187,7 @@ class RegistrySchemas:
         return self._known.setdefault(header, found)
 
     def learn(self, topics: Iterable[str]) -> None:
-        """Look up the schemas of all values now on ``topics``, even from before there was a registry.
-
-        A consumer that reads values one by one needs only `lookup`. Raises `Unavailable`.
-        """
+        """Look up the schemas of all values now on ``topics``, even from before the registry. Raises `Unavailable`."""
         if (earlier := self._from_before()) is not None:
             earlier.refresh()
         for topic in topics:

@@ -1,7 +1,4 @@
-"""Which rows of a table are published: those with given values in key columns.
-
-Other columns are refused: an update could change them, and then only some changes of a row would be published.
-"""
+"""Which rows of a table are published: those with given values in key columns."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

@@ -1,7 +1,4 @@
-"""The config file: every key, its valid values, and the checks across keys.
-
-The keys are a contract with users. The docstring of a key is also its description in ``relay check --schema``.
-"""
+"""The config file: every key, its valid values, and the checks across keys. The keys are a contract with users."""
 
 import json
 import re
@@ -278,11 +275,7 @@ class Config(ConfigModel):
                 )
 
     def topic(self, table: str) -> str:
-        """Return the topic of the changes of ``table``.
-
-        Characters that Kafka does not allow are escaped as in Avro names, so no two names become one. If the result is
-        too long for Kafka, its end is replaced by the first 16 digits of the name's SHA-256.
-        """
+        """Return the topic of the changes of ``table``, with a name that Kafka allows, see `legal`."""
         template = Template.parse(topic_routes.route(self.topics, table)[1])
         excess = len(template.render({"name": self.name, "table": legal(table)})) - _TOPIC_LENGTH
         return template.render({"name": self.name, "table": legal(table, max(0, excess))})

@@ -58,10 +58,7 @@ def mapping(what: str, *, at_least: int = 0) -> BeforeValidator:
 
 
 def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[tuple[Location, str]]:
-    """Return the problems in settings of another program, with their values unless those are secrets.
-
-    ``fixed``: the settings that cannot be changed, each with the reason.
-    """
+    """Return the problems in another program's settings. ``fixed``: those that cannot be changed, with the reasons."""
     problems: list[tuple[Location, str]] = []
     for key, setting in given.items():
         if key in fixed:

@@ -1,7 +1,4 @@
-"""Overrides of the config file: ``--set key=value``, and variables where numbers or booleans are expected.
-
-The value of a variable is text, unless the key wants another type.
-"""
+"""Overrides of the config file: ``--set key=value``, and variables where numbers or booleans are expected."""
 
 import re
 from collections.abc import Sequence

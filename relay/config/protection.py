@@ -1,7 +1,4 @@
-"""Columns whose values are not published: which ones, and what replaces them.
-
-The keys and the replacing texts are a contract with users: a consumer may join by these texts.
-"""
+"""Columns whose values are not published, and what replaces them: a contract, since consumers may join by it."""
 
 import hmac
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,4 @@
-"""Parts of the JSON schema of configs beyond the types of values: patterns of texts, as JavaScript's, and descriptions.
-
-Rules about several keys are checked by the validators alone.
-"""
+"""Parts of the JSON schema of configs beyond the types of values: patterns, as JavaScript's, and descriptions."""
 
 import ast
 import functools

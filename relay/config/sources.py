@@ -30,10 +30,7 @@ _ARN = TextForm(
 
 
 class DeclaredTable(Protocol):
-    """What the relay asks a class about its table.
-
-    The class comes from ``relay.dynamodb.models``, which is not imported here.
-    """
+    """What the relay asks a class of ``relay.dynamodb.models``, which is not imported here, about its table."""
 
     def __columns__(self) -> Mapping[str, str]:
         """Return the types of its columns, as ``columns:`` has them, by attribute name."""
@@ -158,10 +155,7 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
         return self.for_tables(self.tables) if self.tables else [self]
 
     def for_tables(self, tables: Iterable[str]) -> list[Self]:
-        """Return one source per table, each configured like this one and called `<name>.<table>`.
-
-        Raises ``ConfigError`` if `protect` or `where` names another table.
-        """
+        """Return a source per table, `<name>.<table>`. Raises ``ConfigError`` if `protect` or `where` names another."""
         tables = list(tables)
         for (key, table), problem in self._unknown_tables(tables):
             raise ConfigError(f"source {self.name}: `{key}.{table}` {problem}")

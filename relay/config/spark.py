@@ -56,10 +56,7 @@ class SparkConfig(ConfigModel):
         return {key: str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()}
 
     def overridden(self, master: str | None, conf: Sequence[str]) -> Self:
-        """Return this config with the options of the command line applied. ``conf``: texts ``key=value``.
-
-        Raises ``ConfigError``, which names the option.
-        """
+        """Apply options. ``conf``: texts ``key=value``. Raises ``ConfigError``, which names the option."""
         settings: dict[str, str] = {}
         for text in conf:
             key, equals, value = text.partition("=")

@@ -50,10 +50,7 @@ class Template:
         return "".join(literal if column is None else literal + values[column] for literal, column in self.pieces)
 
     def matches(self, text: str) -> Iterator[dict[str, str]]:
-        """Yield all column values that ``render`` turns into ``text``, the shortest first column first.
-
-        There may be several: ``{a}:{b}`` returns x:y:z in two ways, and ``{a}{b}`` a text of n characters in n + 1.
-        """
+        """Yield all column values that ``render`` turns into ``text``: ``{a}:{b}`` returns x:y:z in two ways."""
         literal, column = self.pieces[0]
         if text.startswith(literal):
             yield from self._matches(text, len(literal), column, 1, {})

@@ -58,10 +58,7 @@ Topics = Annotated[
 
 
 def route(topics: str | Mapping[str, str], table: str) -> tuple[Location, str]:
-    """Return the template of a table's topic, and its place in the config.
-
-    The table's own name comes first, then the first pattern that matches it, then `default`.
-    """
+    """Return the template of a table's topic, and its place in the config."""
     if isinstance(topics, str):
         return ("topics",), topics
     keys = matching(topics, table)
@@ -83,10 +80,7 @@ def route_of_others(topics: str | Mapping[str, str]) -> tuple[Location, str]:
 
 
 def unknown_tables(name: str, keys: Iterable[str], tables: Iterable[str]) -> Iterator[tuple[Location, str]]:
-    """Yield a problem for each of the ``keys`` of a mapping in the config that is neither a pattern nor in ``tables``.
-
-    ``name``: the key of the mapping. ``tables``: all that are relayed.
-    """
+    """Yield a problem for each of the ``keys`` of the mapping ``name`` that is neither a pattern nor in ``tables``."""
     known = list(tables)
     for key in keys:
         if key != OTHERS and "*" not in key and key not in known:

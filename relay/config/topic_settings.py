@@ -118,10 +118,7 @@ def text_of(value: str | float) -> str:
 
 
 def chosen(by_table: Mapping[str, Mapping[str, Any]], table: str) -> dict[str, tuple[Location, str]]:
-    """Return the settings of a table's topic, each with its place in the config.
-
-    Each setting comes from the table's own name, or else from the first pattern that matches, or else from `default`.
-    """
+    """Return the settings of a table's topic, each from the first key that has it, with its place in the config."""
     found: dict[str, tuple[Location, str]] = {}
     for key in matching(by_table, table):
         for name, value in by_table[key].items():

@@ -1,7 +1,4 @@
-"""Recognizes ALTER TABLE statements that add or remove rows, and those that leave all rows and values alone.
-
-An ALTER logs no rows. So no change shows the values that it converts, fills in, drops or renames.
-"""
+"""Recognizes ALTER TABLE statements that add or remove rows, and those that leave all rows and values alone."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

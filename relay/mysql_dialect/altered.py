@@ -1,8 +1,7 @@
-"""The columns of a table after ALTER TABLE or CREATE TABLE, as far as the statement alone shows.
+"""The columns of a table after ALTER TABLE or CREATE TABLE; None, not a guess, unless all of it is understood (I8).
 
-For a statement that is not fully understood the result is None, so nothing here is a guess (I8). The order of columns
-is as in ``mysql_prepare_alter_table`` of MySQL's ``sql_table.cc``: columns are changed in their places first, and then
-added, and columns with a place moved, in the order of the statement.
+The order is as in ``mysql_prepare_alter_table`` of MySQL's ``sql_table.cc``: columns are changed in their places first,
+and then added, and columns with a place moved, in the order of the statement.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The objects of a database by ``information_schema``: present tables, and objects that cannot be relayed.
 
-For plans and checks, never for reading rows: their layout comes from their stream, which knows the table as it was when
-they were written.
+For plans and checks, never for reading rows: their layout comes from their stream.
 """
 
 from collections import defaultdict

@@ -165,10 +165,7 @@ def is_single_byte(name: str) -> bool:
 
 @cache
 def unlike_ascii(name: str) -> bytes:
-    """Return the bytes of single-byte text below 0x80 that are not ASCII characters, and those above that are.
-
-    When servers look for the words of a statement, bytes mean what they mean in ASCII, such as a quote.
-    """
+    """Return the bytes below 0x80 that are not ASCII characters in single-byte text, and those above that are."""
     _, instead = _SINGLE.get(name, ("", {}))
     return bytes(byte for byte, character in instead.items() if (byte < 0x80) != (character < "\x80"))
 

@@ -66,10 +66,7 @@ class AppliedStatement:
 
 @dataclass(frozen=True, slots=True)
 class TablesNow:
-    """The tables of the database as ``information_schema`` has them.
-
-    ``executed``: the server's transactions a moment later. ``at``: seconds by its clock, later again.
-    """
+    """The tables of the database now. ``executed``: the server's transactions later. ``at``: its clock, still later."""
 
     tables: dict[str, Shape]
     executed: GtidSet

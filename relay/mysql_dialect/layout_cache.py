@@ -120,8 +120,7 @@ class LayoutCache:
 class SkippedTables:
     """The tables that are left out because they cannot be relayed, though the config includes them. Thread-safe.
 
-    ``database``: or keyspace. ``named``: the tables that the config names, which are never skipped. ``reasons``: by
-    table, never changed.
+    ``named``: the tables that the config names, which are never skipped. ``reasons``: by table, never changed.
     """
 
     def __init__(self, source: str, database: str, named: Iterable[str] | None) -> None:

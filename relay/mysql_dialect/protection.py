@@ -105,10 +105,7 @@ def _names(table: TableSchema) -> set[str]:
 
 
 def check_protected(source: str, protect: Protect, tables: Iterable[TableSchema]) -> None:
-    """Refuse a rule for a column that ``tables`` now lack. Raises ``ConfigError``, naming the column.
-
-    Otherwise a misspelled or renamed column would publish the values that its rule should hide.
-    """
+    """Raise ``ConfigError`` for a rule of a column that ``tables`` lack: misspelled, it would publish the values."""
     there = {table.table: table for table in tables}
     for table, rules in protect.items():
         names = _names(there[table]) if table in there else set()

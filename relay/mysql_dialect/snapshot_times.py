@@ -22,10 +22,7 @@ def latest_timestamp(now: float) -> int:
 
 
 def lowest(checkpoint: ShardCheckpoint) -> int:
-    """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known.
-
-    It makes a snapshot safe without any clock: whoever reads the shard from here gives no token an earlier one.
-    """
+    """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known."""
     last = checkpoint.token.timestamp if checkpoint.token is not None else 0
     if checkpoint.reached is None or is_inside_transaction(checkpoint.position):
         return last

@@ -119,9 +119,7 @@ def lay_out(
 
 
 def with_details(table: Table) -> Table:
-    """Return the layout of a table whose changes say what its columns are in SQL, so that another such type is another
-    layout. Raises `Unfit` for columns that their envelope cannot tell apart.
-    """
+    """Return the layout with its SQL types. Raises `Unfit` for columns that their envelope cannot tell apart."""
     schema = table.schema
     if problem := one_name([*(column.name for column in schema.key), *(each.name for each in schema.row or ())]):  # I12
         raise Unfit.of(schema.source, table.name, f"cannot be relayed: {problem}; or {_WITHOUT}")

@@ -1,7 +1,4 @@
-"""The compiled core: the same results as the plain Python beside it, several times as fast. See README.md.
-
-An installation may lack it. Then everything works the same way, and the log says so once.
-"""
+"""The compiled core: the same results as plain Python, which replaces it if it is missing. See README.md."""
 
 from __future__ import annotations
 

@@ -62,10 +62,7 @@ class CompiledCore(BuildHookInterface):  # type: ignore[misc]
 
 
 def built(crate: Path, platform: str | None = None) -> Path:
-    """Build the crate in the cache, for this platform or for a key of ``PLATFORMS``, and return the library.
-
-    Raises ``CannotBuild``, OSError, and TimeoutExpired.
-    """
+    """Build the core for this or another platform. Raises `CannotBuild`, OSError and TimeoutExpired."""
     if platform is not None and platform not in PLATFORMS:
         raise CannotBuild(f"RELAY_NATIVE_PLATFORM is {platform!r}, use one of {', '.join(PLATFORMS)}")
     rust_target = PLATFORMS[platform] if platform else ""

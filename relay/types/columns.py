@@ -41,11 +41,10 @@ class ColumnKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A column type.
+    """``avro``: its Avro type. ``core``: the form in which the core writes its values, ``other`` if Python does.
 
-    ``avro``: its Avro type. ``core``: the form in which the compiled core writes its values; ``other``: Python writes
-    them. ``spark``, ``postgres``: its type in a copy. ``attribute``: the DynamoDB type of attributes that can be
-    declared with it, ``*`` for all, empty for none. ``family``: a column of a copy is widened only to a type of the
+    ``spark``, ``postgres``: its type in a copy. ``attribute``: the DynamoDB type of attributes that can be declared
+    with it, ``*`` for all, empty for none. ``family``: a column of a copy is widened only to a type of the
     same family. ``bounds``: the least and the greatest integer. ``in_keys``: whether equal values have one text, so
     that a key column may be of this type. ``whole``, ``scale``: the digits of a number before and after the point.
     """

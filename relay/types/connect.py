@@ -57,10 +57,7 @@ class Semantic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConnectType:
-    """``avro``: the schema. ``semantic``: how a value is written; None means as the column's kind says.
-
-    ``has_zero``: 0 is the zero TIMESTAMP, and not a time as in DynamoDB.
-    """
+    """``semantic``: how a value is written; None: by the column's kind. ``has_zero``: 0 is the zero TIMESTAMP."""
 
     avro: Any
     semantic: Semantic | None = None
