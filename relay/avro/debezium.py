@@ -12,7 +12,7 @@ import orjson
 
 from relay.avro import connect_values
 from relay.avro.columns import NULL, PRESENT, Writer, long, text, write_bytes, write_string
-from relay.avro.encode import FAULTS, Unencodable
+from relay.avro.encode import FAULTS, Unencodable, refusal, row_bytes
 from relay.avro.schema import change_schema
 from relay.change import Change, Operation, Uncarriable
 from relay.config import Config
@@ -25,6 +25,7 @@ from relay.types.connect import ConnectType, Semantic, avro_name, connect_type, 
 _OPERATIONS = {Operation.INSERT: "c", Operation.UPDATE: "u", Operation.DELETE: "d", Operation.TRUNCATE: "t"}
 _SNAPSHOT = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 _TEXT, _LONG = ["null", "string"], ["null", "long"]
+_MANNER = "exactly in `envelope: debezium`"
 _DYNAMODB_KEYS = {"S": write_string, "N": write_string, "B": write_bytes}
 
 
@@ -143,7 +144,7 @@ class DebeziumEncoder:
             key = self._typed_key(change.key or {})
             return b"".join([write(key[name]) for name, write in self._key])
         except FAULTS as fault:
-            raise Unencodable(_refusal(change, f"its key: {fault}"), in_key=True) from fault
+            raise Unencodable(refusal(change, f"its key: {fault}", _MANNER), in_key=True) from fault
 
     def value(self, change: Change) -> bytes:
         """Return the body of the value. Raises `Unencodable`, naming the key and the column."""
@@ -160,24 +161,14 @@ class DebeziumEncoder:
                 )
             )
         except FAULTS as fault:
-            raise Unencodable(_refusal(change, fault), in_key=False) from fault
+            raise Unencodable(refusal(change, fault, _MANNER), in_key=False) from fault
 
     def _image(self, image: Any, which: str) -> bytes:
         if image is None:
             return NULL
         if isinstance(image, Uncarriable):
             raise ValueError(image.reason)
-        if self._row is None:
-            return PRESENT + text(image)
-        if len(image) != len(self._row):  # I8: an extra column would be dropped
-            raise ValueError(f"the {which} image and the schema differ in columns")
-        written = [PRESENT]
-        for name, write in self._row:
-            try:
-                written.append(write(image[name]))
-            except FAULTS as fault:
-                raise ValueError(f"column {name!r} of the {which} image: {fault}") from fault
-        return b"".join(written)
+        return PRESENT + (text(image) if self._row is None else row_bytes(self._row, image, which))
 
 
 def _key_type(kind: str, sql: str) -> tuple[str, ConnectType]:
@@ -199,15 +190,6 @@ def _vgtid(change: Change, origin: SourceInfo) -> str:
         return "[]"
     place = {"keyspace": origin.database, "shard": _shard(change), "gtid": change.token.position}
     return orjson.dumps([place]).decode()
-
-
-def _refusal(change: Change, fault: object) -> str:
-    at = f" at {change.token.position} of {change.token.shard}" if change.token is not None else ""
-    shown = repr(dict(change.key or {}))[:300]
-    return (
-        f"{change.source}: the {change.operation} of {change.table}, key {shown}{at}, cannot be carried exactly in "
-        f"`envelope: debezium`: {fault}"
-    )
 
 
 def _record(full_name: str, fields: list[dict[str, Any]], version: int | None = None) -> dict[str, Any]:

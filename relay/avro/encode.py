@@ -1,6 +1,6 @@
 """Encoding of a change to the bytes of its Kafka value, in Python: what the compiled core leaves, and refusals."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from relay.avro import columns
@@ -77,41 +77,47 @@ class ChangeEncoder:
         return PRESENT + b"".join([write(key[name]) for name, write in self._key])
 
     def _image(self, image: Any, which: str) -> bytes:
-        """Write an image. Raises ValueError, naming the column that cannot be carried."""
         if self._row is None:
             return text(image)
-        if len(image) != len(self._row):
-            # I8: an extra column would be dropped, a missing one would become null.
-            known = {name for name, _ in self._row}
-            odd = sorted(known.symmetric_difference(image))
-            raise ValueError(f"the {which} image and the schema differ in columns {odd}")
-        written = []
-        for name, write in self._row:
-            try:
-                written.append(write(image[name]))
-            except KeyError:
-                raise ValueError(f"the {which} image lacks column {name!r}") from None
-            except ValueError as fault:
-                raise ValueError(f"column {name!r} of the {which} image: {fault}") from fault
-        return b"".join(written)
+        return row_bytes(self._row, image, which)
 
     def _refusal(self, change: Change, fault: Exception) -> Unencodable:
-        at = f" at {change.token.position} of {change.token.shard}" if change.token else ""
-        if change.snapshot is not None:
-            at = f" in snapshot {change.snapshot.id}"
         refused = [image.reason for image in (change.old, change.new) if isinstance(image, Uncarriable)]
-        shown = repr(dict(change.key)) if change.key is not None else "none"
-        if len(shown) > 300:
-            shown = shown[:300] + "..."
-        message = (
-            f"{change.source}: the {change.operation} of {change.table}, key {shown}{at}, cannot be carried"
-            f" exactly: {refused[0] if refused else fault or type(fault).__name__}"
-        )
+        message = refusal(change, refused[0] if refused else fault)
         try:
             self._key_bytes(change)
         except FAULTS:
             return Unencodable(message, in_key=True)
         return Unencodable(message, in_key=False)
+
+
+def row_bytes(row: Sequence[tuple[str, columns.Writer]], image: Mapping[str, Any], which: str) -> bytes:
+    """Write the columns of an image. Raises ValueError, naming the column that cannot be carried."""
+    if len(image) != len(row):
+        # I8: an extra column would be dropped, a missing one would become null.
+        odd = sorted({name for name, _ in row}.symmetric_difference(image))
+        raise ValueError(f"the {which} image and the schema differ in columns {odd}")
+    written = []
+    for name, write in row:
+        try:
+            written.append(write(image[name]))
+        except KeyError:
+            raise ValueError(f"the {which} image lacks column {name!r}") from None
+        except FAULTS as fault:
+            raise ValueError(f"column {name!r} of the {which} image: {fault}") from fault
+    return b"".join(written)
+
+
+def refusal(change: Change, fault: object, manner: str = "exactly") -> str:
+    """Return the message of `Unencodable`, which names the key and the position."""
+    at = f" at {change.token.position} of {change.token.shard}" if change.token else ""
+    if change.snapshot is not None:
+        at = f" in snapshot {change.snapshot.id}"
+    shown = repr(dict(change.key)) if change.key is not None else "none"
+    if len(shown) > 300:
+        shown = shown[:300] + "..."
+    what = f"{change.source}: the {change.operation} of {change.table}, key {shown}{at}"
+    return f"{what}, cannot be carried {manner}: {fault}"
 
 
 def _optional(value: T | None, write: Callable[[T], bytes]) -> bytes:
