@@ -170,7 +170,11 @@ class RegistrySchemas:
         if known is not None or number is None:
             return known
         try:
-            return self._ask(header, number)
+            with self._asking(f"look up schema id {number}"):
+                schema = self._none_if_missing(self._client.get_schema, number)
+                if schema is None or schema.schema_type != "AVRO" or not is_of_changes(found := _parsed(schema)):
+                    return None
+            return self._known.setdefault(header, found)
         except NoAnswer as error:
             for each, schema in self._kept().items():
                 self._known.setdefault(each, schema)
@@ -178,13 +182,6 @@ class RegistrySchemas:
                 raise
             log.warning("%s. Values whose schemas an earlier process stored are still read", error)
             return self._known[header]
-
-    def _ask(self, header: bytes, number: int) -> dict[str, Any] | None:
-        with self._asking(f"look up schema id {number}"):
-            schema = self._none_if_missing(self._client.get_schema, number)
-            if schema is None or schema.schema_type != "AVRO" or not is_of_changes(found := _parsed(schema)):
-                return None
-        return self._known.setdefault(header, found)
 
     def learn(self, topics: Iterable[str]) -> None:
         """Look up the schemas of all values now on ``topics``, even from before the registry. Raises `Unavailable`."""
