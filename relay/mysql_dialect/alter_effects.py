@@ -154,7 +154,7 @@ def type_of(definition: Sequence[Token]) -> tuple[str, Sequence[Token]]:
     end = closing(definition, 2) + 1 if len(definition) > 2 and is_sign(definition[2], "(") else 2
     size = "".join(word.text for word in definition[2:end])
     rest = definition[end:]
-    unsigned = " unsigned" if any(word.is_word("UNSIGNED", "ZEROFILL") for word in rest) else ""
+    unsigned = " unsigned" if any(word.is_word("UNSIGNED", "ZEROFILL") for word in outside(rest)) else ""
     return f"{definition[1].text.lower()}{size}{unsigned}", rest
 
 

@@ -23,7 +23,7 @@ from relay.mysql_dialect.statement_text import (
 )
 from relay.table import Column
 from relay.types.columns import ColumnKind
-from relay.types.sql import Defined, Form, named
+from relay.types.sql import Form, defined
 
 # fmt: off
 # The beginnings of parts of a statement that concern neither columns nor the primary key.
@@ -117,7 +117,7 @@ class _Defined:
 
 def _defined(part: Sequence[Token], text: bool | None) -> _Defined:
     """Read ``name type attributes [FIRST | AFTER other]``."""
-    if len(part) < 2 or not part[0].is_name:
+    if len(part) < 2 or not part[0].is_name or part[1].is_quoted:
         raise _NotUnderstood
     after: str | None = None
     if part[-1].is_word("FIRST"):
@@ -131,18 +131,14 @@ def _defined(part: Sequence[Token], text: bool | None) -> _Defined:
         word.is_word("PRIMARY") or (word.is_word("KEY") and not (at and words[at - 1].is_word("UNIQUE", "PRIMARY")))
         for at, word in enumerate(words)
     )
-    return _Defined(_column(part, words, text), type_of(part)[0], is_primary, after)
+    type_, _ = type_of(part)
+    return _Defined(_column(part[0].text, type_, words, text), type_, is_primary, after)
 
 
-def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) -> Column:
+def _column(name: str, type_: str, words: Sequence[Token], text: bool | None) -> Column:
     """Return the column of a definition. ``words``: the words after the type's first word, without parentheses."""
-    name, kind = part[0].text, part[1]
-    if kind.is_quoted:
-        raise _NotUnderstood
-    base = named(kind.text.lower())
-    size = ""
-    if len(part) > 2 and is_sign(part[2], "("):
-        size = "".join(word.text for word in part[3 : closing(part, 2)])
+    found = defined(type_)
+    base = found.type
     if base.form is Form.TEXT:
         if words and words[0].is_word("VARYING", "BYTE") and base.name == "char":
             if words[0].is_word("BYTE"):
@@ -154,10 +150,9 @@ def _column(part: Sequence[Token], words: Sequence[Token], text: bool | None) ->
         if is_text is None:
             raise _NotUnderstood
         return Column(name, base.kind if is_text else ColumnKind.BYTES)
-    if base.form is Form.FLOAT and size.isdigit() and int(size) > 24:
-        base = named("double")
-    attributes = "unsigned" if any(word.is_word("UNSIGNED", "ZEROFILL") for word in words) else ""
-    return Column(name, Defined(base, size, attributes).carried, base.told)
+    if base.form is Form.FLOAT and found.inside.isdigit() and int(found.inside) > 24:
+        return Column(name, ColumnKind.DOUBLE)
+    return Column(name, found.carried, base.told)
 
 
 class _Alteration:
@@ -208,10 +203,10 @@ class _Alteration:
             return
         if is_conditional and rest[0].text.lower() in self._names:
             return
-        defined = _defined(rest, self._text)
-        self._placed.append(defined)
-        if defined.is_primary:
-            self._primary = [defined.column.name]
+        added = _defined(rest, self._text)
+        self._placed.append(added)
+        if added.is_primary:
+            self._primary = [added.column.name]
 
     def _modify(self, rest: Sequence[Token], definition: int = 0) -> None:
         rest, is_conditional = without_column(rest)
@@ -220,14 +215,14 @@ class _Alteration:
             if is_conditional:
                 return
             raise _NotUnderstood
-        defined = _defined(rest[definition:], self._text)
-        self._changed[old] = defined
-        if defined.column.name.lower() != old:
-            self._renamed[old] = defined.column.name
-        if defined.after is not None:
-            self._placed.append(defined)
-        if defined.is_primary:
-            self._primary = [defined.column.name]
+        now = _defined(rest[definition:], self._text)
+        self._changed[old] = now
+        if now.column.name.lower() != old:
+            self._renamed[old] = now.column.name
+        if now.after is not None:
+            self._placed.append(now)
+        if now.is_primary:
+            self._primary = [now.column.name]
 
     def _drop(self, rest: Sequence[Token]) -> None:
         if rest[0].is_word("PRIMARY"):
@@ -274,14 +269,14 @@ class _Alteration:
                     columns.append(self._changed[name].column)
             else:
                 columns.append(replace(column, name=self._renamed.get(name, column.name)))
-        for defined in self._placed:
+        for placed in self._placed:
             names = [column.name.lower() for column in columns]
-            if defined.after is None:
-                columns.append(defined.column)
-            elif defined.after == "":
-                columns.insert(0, defined.column)
-            elif defined.after.lower() in names:
-                columns.insert(names.index(defined.after.lower()) + 1, defined.column)
+            if placed.after is None:
+                columns.append(placed.column)
+            elif placed.after == "":
+                columns.insert(0, placed.column)
+            elif placed.after.lower() in names:
+                columns.insert(names.index(placed.after.lower()) + 1, placed.column)
             else:
                 raise _NotUnderstood
         there = {column.name.lower(): column.name for column in columns}
