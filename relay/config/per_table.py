@@ -1,13 +1,12 @@
 """The keys that sources of all types have for each of their tables, and the differences between their databases."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PlainValidator, PrivateAttr, WithJsonSchema, model_validator
 
-from relay.config.conditions import Conditions, Where
-from relay.config.errors import did_you_mean, invalid
+from relay.config.errors import did_you_mean, invalid, mapping
 from relay.config.protection import ColumnRules, Protect
 from relay.config.topic_routes import TopicClaims
 from relay.config.value_types import ConfigModel, Keys, Name, start_time
@@ -20,6 +19,27 @@ NO_READS = (
     "come after a newer change of it, or after its deletion. Fill a sink from a dump, and let `start` name the dump's "
     "position"
 )
+
+
+Conditions = Mapping[str, str | int]
+"""For one table, the value that each column must have in published rows."""
+
+NOT_IN_KEY = "it is not part of the key, so an update could change it: only key columns can choose rows"
+"""Why a column cannot choose rows: then only some changes of a row would be published."""
+
+
+def _condition(value: Any) -> str | int:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError("must be text or an integer")
+    return value
+
+
+_Value = Annotated[
+    str | int, PlainValidator(_condition), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer"}]})
+]
+_Values = Annotated[
+    dict[str, _Value], mapping("{column: value}", at_least=1), Field(json_schema_extra={"minProperties": 1})
+]
 
 
 @dataclass(frozen=True)
@@ -68,7 +88,7 @@ class PerTableConfig(ConfigModel):
     {hash: {salt: "${SALT}"}}}}`. The values are left out, or replaced by `***`, or by a hash that is equal for equal
     values."""
 
-    where: Where = Field(default_factory=dict)
+    where: Annotated[dict[str, _Values], mapping("{table: {column: value}}")] = Field(default_factory=dict)
     """For each table, the values that a row must have in key columns to be published: `{customer: {region: eu}}`.
     Default: all rows are published."""
 

@@ -1,7 +1,7 @@
 """Which topic the changes of a table go to, as `topics` of the config says, and which table owns a topic."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -79,12 +79,11 @@ def route_of_others(topics: str | Mapping[str, str]) -> tuple[Location, str]:
     return ("topics", OTHERS), topics[OTHERS]
 
 
-def unknown_tables(name: str, keys: Iterable[str], tables: Iterable[str]) -> Iterator[tuple[Location, str]]:
+def unknown_tables(name: str, keys: Iterable[str], tables: Collection[str]) -> Iterator[tuple[Location, str]]:
     """Yield a problem for each of the ``keys`` of the mapping ``name`` that is neither a pattern nor in ``tables``."""
-    known = list(tables)
     for key in keys:
-        if key != OTHERS and "*" not in key and key not in known:
-            yield (name, key), f"no source reads table {key!r}; {did_you_mean(key, known, 'known tables: ')}"
+        if key != OTHERS and "*" not in key and key not in tables:
+            yield (name, key), f"no source reads table {key!r}; {did_you_mean(key, tables, 'known tables: ')}"
 
 
 def _matches(pattern: str, table: str) -> bool:

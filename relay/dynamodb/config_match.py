@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING
 
-from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
 from relay.config.dynamodb_columns import RareType, attribute_type
 from relay.config.errors import MISSPELT, did_you_mean, nearest
+from relay.config.per_table import NOT_IN_KEY, Conditions
 from relay.config.protection import IN_KEY, in_key
 from relay.dynamodb.describe import Description, NotAllowed, TableCalls
 from relay.dynamodb.values import canonical_number
@@ -57,8 +57,9 @@ def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:
     key = [column.name for column in found.key]
     if (column := in_key(key, source.rules(found.table))) is not None:
         return f"`protect.{found.table}.{column}`: {IN_KEY}"
-    if (column := not_in_key(key, source.conditions(found.table))) is not None:
-        return f"`where.{found.table}.{column}`: {NOT_IN_KEY}; {did_you_mean(column, key, 'those are ')}"
+    for column in source.conditions(found.table):
+        if column not in key:
+            return f"`where.{found.table}.{column}`: {NOT_IN_KEY}; {did_you_mean(column, key, 'those are ')}"
     try:
         wanted_key(found.key, source.conditions(found.table))
     except ValueError as error:

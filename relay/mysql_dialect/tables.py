@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from relay.config import MySQLConfig, VitessConfig
-from relay.config.conditions import NOT_IN_KEY, Conditions
 from relay.config.errors import did_you_mean
+from relay.config.per_table import NOT_IN_KEY, Conditions
 from relay.config.protection import IN_KEY, ColumnRules, in_key
 from relay.errors import ConfigError, RelayError
 from relay.mysql_dialect.protection import published_columns, replacements, rules_of
