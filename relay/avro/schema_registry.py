@@ -171,8 +171,8 @@ class RegistrySchemas:
             return known
         try:
             with self._asking(f"look up schema id {number}"):
-                schema = self._none_if_missing(self._client.get_schema, number)
-                if schema is None or schema.schema_type != "AVRO" or not is_of_changes(found := _parsed(schema)):
+                answer = self._none_if_missing(self._client.get_schema, number)
+                if answer is None or answer.schema_type != "AVRO" or not is_of_changes(found := _parsed(answer)):
                     return None
             return self._known.setdefault(header, found)
         except NoAnswer as error:

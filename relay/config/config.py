@@ -11,13 +11,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from relay.config import overrides, topic_routes, yaml_file
-from relay.config.cache import CacheConfig
 from relay.config.errors import did_you_mean, explain, refuse
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.locations import are_nested, legal
 from relay.config.per_table import NO_READS, Envelope
-from relay.config.sinks import CopyConfig, LogConfig
+from relay.config.sinks import CacheConfig, CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.template import Template

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from relay.config.cache import CacheConfig
 from relay.config.config import Config
 from relay.config.errors import nearest
+from relay.config.sinks import CacheConfig
 from relay.errors import ConfigError
 
 
