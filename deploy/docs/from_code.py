@@ -15,7 +15,7 @@ import yaml
 
 from relay.cli import app
 from relay.config.json_schema import json_schema
-from relay.config.schema_forms import VARIABLE
+from relay.config.model import VARIABLE
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = Path(__file__).parent / "benchmarks.json"

@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from relay.config.hidden import is_secret
-from relay.config.schema_forms import TextForm, form, like
+from relay.config.model import TextForm, form, like
 
 POSTGRES = ("postgresql", "postgres")
 """The URL schemes for PostgreSQL."""

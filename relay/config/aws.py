@@ -6,8 +6,7 @@ from pydantic import Field, model_validator
 
 from relay.aws import AwsIdentity
 from relay.config.errors import invalid
-from relay.config.schema_forms import TextForm
-from relay.config.value_types import ConfigModel
+from relay.config.model import ConfigModel, TextForm
 
 _ROLE = TextForm(
     r"arn:[\w-]+:iam::\d{12}:role/\S+", "{} is not the ARN of a role, such as arn:aws:iam::123456789012:role/relay"

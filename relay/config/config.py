@@ -15,6 +15,7 @@ from relay.config.errors import did_you_mean, explain, refuse
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.locations import are_nested, legal
+from relay.config.model import ConfigModel
 from relay.config.per_table import NO_READS, Envelope
 from relay.config.sinks import CacheConfig, CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
@@ -22,7 +23,7 @@ from relay.config.spark import SparkConfig
 from relay.config.template import Template
 from relay.config.topic_routes import Place, TopicClaims, Topics, topic_key
 from relay.config.topic_settings import PARTITIONS, TopicSettings, chosen, contradictions
-from relay.config.value_types import ConfigModel, Name, duration_text
+from relay.config.value_types import Name, duration_text
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 from relay.types.connect import one_name

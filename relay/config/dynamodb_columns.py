@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, PlainSerializer, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
 
-from relay.config.schema_forms import only, texts
+from relay.config.model import only, texts
 from relay.types.columns import MAX_AVRO_PRECISION, TYPES, ColumnKind, column_type
 
 _NAMES = [each.kind.value for each in TYPES if each.attribute and each.kind is not ColumnKind.DECIMAL]

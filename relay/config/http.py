@@ -6,7 +6,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticKnownError
 
 from relay.config.addresses import Address, RemoteAddress, host_port
-from relay.config.value_types import ConfigModel, UserName
+from relay.config.model import ConfigModel
+from relay.config.value_types import UserName
 
 Secret = Annotated[str, Field(min_length=1)]
 

@@ -6,7 +6,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from relay.config.config import Config
-from relay.config.schema_forms import VARIABLE
+from relay.config.model import VARIABLE
 
 
 def json_schema() -> dict[str, Any]:

@@ -8,9 +8,9 @@ from pydantic import Field, field_validator, model_validator
 from relay.config.addresses import Brokers, Url
 from relay.config.aws import IamConfig
 from relay.config.errors import invalid, refuse, wrong_settings
-from relay.config.schema_forms import SETTINGS
+from relay.config.model import SETTINGS, ConfigModel
 from relay.config.tls import Tls
-from relay.config.value_types import ConfigModel, UserName
+from relay.config.value_types import UserName
 from relay.extras import needs
 
 # Settings that every kind of client needs to connect to a broker and to trust it.

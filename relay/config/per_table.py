@@ -7,9 +7,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, PlainValidator, PrivateAttr, WithJsonSchema, model_validator
 
 from relay.config.errors import did_you_mean, invalid, mapping
+from relay.config.model import ConfigModel
 from relay.config.protection import ColumnRules, Protect
 from relay.config.topic_routes import TopicClaims
-from relay.config.value_types import ConfigModel, Keys, Name, start_time
+from relay.config.value_types import Keys, Name, start_time
 from relay.config.yaml_file import Location
 
 Envelope = Literal["change", "debezium"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from relay.config.errors import mapping
-from relay.config.schema_forms import only
+from relay.config.model import only
 
 MASK = "***"
 """The text that replaces each value of a masked column."""

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model
 from relay.config.addresses import ICEBERG, POSTGRES, Url, hosts_of
 from relay.config.errors import invalid
 from relay.config.locations import WITHOUT_COLON, misread, path_of
-from relay.config.schema_forms import TEMPLATE, TextForm, like
+from relay.config.model import TEMPLATE, ConfigModel, TextForm, like
 from relay.config.template import Template
-from relay.config.value_types import ConfigModel, Name, Seconds
+from relay.config.value_types import Name, Seconds
 
 REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 MEMCACHED = ("memcached", "memcacheds")

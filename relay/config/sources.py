@@ -13,8 +13,8 @@ from relay.config.addresses import Url
 from relay.config.aws import AwsConfig
 from relay.config.dynamodb_columns import DeclaredType
 from relay.config.errors import invalid, refuse
+from relay.config.model import TextForm, like
 from relay.config.per_table import PerTableConfig, Traits
-from relay.config.schema_forms import TextForm, like
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.value_types import Start, StartAtToken, start_time
 from relay.errors import ConfigError, RelayError

@@ -8,8 +8,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from relay.config.addresses import PORT
 from relay.config.errors import problems_in, refuse, wrong_settings
-from relay.config.schema_forms import SETTINGS, TextForm
-from relay.config.value_types import ConfigModel
+from relay.config.model import SETTINGS, ConfigModel, TextForm
 from relay.errors import ConfigError
 
 LOCAL = "local[*]"

@@ -8,9 +8,9 @@ from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_
 from relay.config.addresses import RemoteAddress
 from relay.config.aws import IamConfig
 from relay.config.errors import did_you_mean, invalid, refuse
+from relay.config.model import TextForm, like
 from relay.config.per_table import PerTableConfig, Traits
 from relay.config.protection import IN_KEY, in_key
-from relay.config.schema_forms import TextForm, like
 from relay.config.tls import Tls
 from relay.config.value_types import (
     Keys,

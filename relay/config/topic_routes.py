@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
 from relay.config.errors import did_you_mean, refuse
-from relay.config.schema_forms import texts
+from relay.config.model import texts
 from relay.config.template import Template
 from relay.config.yaml_file import Location
 

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
 from relay.config.errors import did_you_mean, refuse
-from relay.config.schema_forms import texts
+from relay.config.model import texts
 from relay.config.topic_routes import EMPTY, matching
 from relay.config.yaml_file import Location
 

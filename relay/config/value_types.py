@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,22 +11,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    PlainSerializer,
-    PlainValidator,
-    ValidationInfo,
-    WithJsonSchema,
-)
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, ValidationInfo, WithJsonSchema
 
-from relay.config.hidden import HIDDEN, is_secret, redacted
-from relay.config.schema_forms import TIME, TextForm, attribute_docs, form, only, texts
+from relay.config.model import TIME, TextForm, form, only, texts
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 from relay.stream_token import InvalidPosition, StreamToken
@@ -34,34 +21,6 @@ from relay.stream_token import InvalidPosition, StreamToken
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST_DURATION = 36_500 * _UNITS["d"]
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-
-
-class ConfigModel(BaseModel):
-    """A mapping in the config: it refuses unknown keys and wrong types, and its ``repr`` shows no secrets."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        hide_input_in_errors=True,
-        validate_by_alias=True,
-        validate_by_name=True,
-    )
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Describe each key by its docstring. Pydantic would read the sources at each start, which takes 40 ms."""
-        made = handler(schema)
-        keys = handler.resolve_ref_schema(made)["properties"]
-        for name, text in attribute_docs(cls).items():
-            if name in cls.model_fields:
-                keys[cls.model_fields[name].alias or name].setdefault("description", text)
-        return made
-
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Hide passwords, also in logs and tracebacks."""
-        for name, value in super().__repr_args__():
-            yield name, redacted(value) if value is None or not is_secret(name or "") else HIDDEN
 
 
 def duration(text: str) -> float:

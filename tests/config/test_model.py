@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.config.schema_forms import attribute_docs
+from relay.config.model import attribute_docs
 
 
 class Place:
