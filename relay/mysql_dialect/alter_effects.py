@@ -11,7 +11,6 @@ from relay.mysql_dialect.statement_text import (
     Token,
     after_table,
     closing,
-    is_sign,
     outside,
     parts_of,
     tokens,
@@ -89,7 +88,7 @@ _OF_TABLE = re.compile(
 
 def part_of(first: Token, token: Token) -> Token:
     """Return the first token of the part that contains ``token``, or END for a comma between two parts."""
-    if is_sign(token, ",") and not first.is_word(*_LISTS):
+    if token.is_sign(",") and not first.is_word(*_LISTS):
         return END
     return token if first is END else first
 
@@ -151,7 +150,7 @@ def keeps_values(before: Mapping[str, str] | None, sql: str, sql_mode: int) -> b
 
 def type_of(definition: Sequence[Token]) -> tuple[str, Sequence[Token]]:
     """Return a column's type, as ``information_schema`` shows most, and what follows it, from its definition."""
-    end = closing(definition, 2) + 1 if len(definition) > 2 and is_sign(definition[2], "(") else 2
+    end = closing(definition, 2) + 1 if len(definition) > 2 and definition[2].is_sign("(") else 2
     size = "".join(word.text for word in definition[2:end])
     rest = definition[end:]
     unsigned = " unsigned" if any(word.is_word("UNSIGNED", "ZEROFILL") for word in outside(rest)) else ""
@@ -167,7 +166,7 @@ def _keeps(part: Sequence[Token], before: Mapping[str, str] | None, is_strict: b
         return False
     if part[0].is_word("ADD"):
         rest, _ = without_column(part[1:])
-        added = parts_of(rest[1 : closing(rest, 0)]) if is_sign(rest[0], "(") else [rest]
+        added = parts_of(rest[1 : closing(rest, 0)]) if rest[0].is_sign("(") else [rest]
         return all(map(_is_null, added))
     if part[0].is_word("MODIFY", "CHANGE"):
         rest, _ = without_column(part[1:])

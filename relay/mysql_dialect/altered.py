@@ -11,16 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from relay.mysql_dialect.alter_effects import INDEXES, type_of
-from relay.mysql_dialect.statement_text import (
-    Token,
-    after_table,
-    closing,
-    is_sign,
-    outside,
-    parts_of,
-    tokens,
-    without_column,
-)
+from relay.mysql_dialect.statement_text import Token, after_table, closing, outside, parts_of, tokens, without_column
 from relay.table import Column
 from relay.types.columns import ColumnKind
 from relay.types.sql import Form, defined
@@ -70,7 +61,7 @@ def created(sql: str, sql_mode: int, text: bool | None) -> Shape | None:
     """Return the table of a CREATE TABLE with columns, or None if not understood. ``text``: by default, see `Shape`."""
     try:
         words = after_table(_words(sql, sql_mode), "CREATE")
-        if not is_sign(words[0], "("):
+        if not words[0].is_sign("("):
             return None
         end = closing(words, 0)
         options = list(outside(words[end + 1 :]))
@@ -98,7 +89,7 @@ def _text_default(options: Sequence[Token], otherwise: bool | None) -> bool | No
     found = otherwise
     for at, word in enumerate(options):
         if word.is_word("CHARSET", "COLLATE") or (word.is_word("SET") and at and options[at - 1].is_word("CHARACTER")):
-            value = [each for each in options[at + 1 : at + 3] if not is_sign(each, "=")]
+            value = [each for each in options[at + 1 : at + 3] if not each.is_sign("=")]
             if not value or not value[0].is_name:  # quoted as text, so it is not among the tokens
                 raise _NotUnderstood
             found = value[0].text.lower() != "binary"
@@ -187,7 +178,7 @@ class _Alteration:
         if rest[0].is_word("CONSTRAINT"):
             rest = rest[1:] if rest[1].is_word("PRIMARY", *INDEXES) else rest[2:]  # its name may be left out
         if rest[0].is_word("PRIMARY"):
-            at = next(at for at, word in enumerate(rest) if is_sign(word, "("))
+            at = next(at for at, word in enumerate(rest) if word.is_sign("("))
             self._primary = [part[0].text for part in parts_of(rest[at + 1 : closing(rest, at)])]
             return
         if rest[0].is_word("PARTITION", *INDEXES):
@@ -195,9 +186,9 @@ class _Alteration:
         if rest[0].is_word("PERIOD", "SYSTEM", "LIKE"):
             raise _NotUnderstood
         rest, is_conditional = without_column(rest)
-        if is_sign(rest[0], "("):
+        if rest[0].is_sign("("):
             for part in parts_of(rest[1 : closing(rest, 0)]):
-                if is_sign(part[0], "("):
+                if part[0].is_sign("("):
                     raise _NotUnderstood
                 self._add(part)
             return

@@ -69,6 +69,9 @@ class Token:
     def is_word(self, *words: str) -> bool:
         return not self.is_quoted and self.text.upper() in words
 
+    def is_sign(self, sign: str) -> bool:
+        return self.text == sign and not self.is_name
+
 
 END = Token("", False)
 
@@ -86,19 +89,15 @@ def tokens(sql: str, sql_mode: int, *, with_literals: bool = False) -> Iterator[
             yield Token(text, kind == "word")
 
 
-def is_sign(word: Token, sign: str) -> bool:
-    return word.text == sign and not word.is_name
-
-
 def after_table(words: Sequence[Token], first: str) -> Sequence[Token]:
     """Return the words after the name of the table."""
     following = dropwhile(lambda word: not word.is_word(first), words)
     rest = list(dropwhile(lambda word: not word.is_word("TABLE"), following))[1:]
     rest = list(dropwhile(lambda word: word.is_word("IF", "NOT", "EXISTS"), rest))
-    rest = rest[2 if rest and is_sign(rest[0], ".") else 1 :]
-    rest = rest[2:] if len(rest) > 1 and is_sign(rest[0], ".") else rest
+    rest = rest[2 if rest and rest[0].is_sign(".") else 1 :]
+    rest = rest[2:] if len(rest) > 1 and rest[0].is_sign(".") else rest
     if rest and rest[0].is_word("WAIT", "NOWAIT"):
-        rest = list(dropwhile(lambda word: is_sign(word, ".") or word.text[:1].isdigit(), rest[1:]))
+        rest = list(dropwhile(lambda word: word.is_sign(".") or word.text[:1].isdigit(), rest[1:]))
     return rest
 
 
@@ -106,7 +105,7 @@ def closing(words: Sequence[Token], at: int) -> int:
     """Return the index of the parenthesis that closes the one at ``at``. Raises IndexError."""
     depth = 0
     while True:
-        depth += is_sign(words[at], "(") - is_sign(words[at], ")")
+        depth += words[at].is_sign("(") - words[at].is_sign(")")
         if not depth:
             return at
         at += 1
@@ -116,7 +115,7 @@ def outside(words: Sequence[Token]) -> Iterator[Token]:
     """Yield the tokens that are not in parentheses. Raises IndexError."""
     at = 0
     while at < len(words):
-        if is_sign(words[at], "("):
+        if words[at].is_sign("("):
             at = closing(words, at)
         else:
             yield words[at]
@@ -128,10 +127,10 @@ def parts_of(words: Sequence[Token]) -> list[list[Token]]:
     parts: list[list[Token]] = [[]]
     depth = 0
     for word in words:
-        depth += is_sign(word, "(") - is_sign(word, ")")
-        if is_sign(word, ";") and not depth:
+        depth += word.is_sign("(") - word.is_sign(")")
+        if word.is_sign(";") and not depth:
             break
-        if is_sign(word, ",") and not depth:
+        if word.is_sign(",") and not depth:
             parts.append([])
         else:
             parts[-1].append(word)
@@ -240,7 +239,7 @@ class StatementScanner:
         return passed
 
     def at(self, sign: str) -> bool:
-        return self.now.text == sign and not self.now.is_name
+        return self.now.is_sign(sign)
 
     def skip(self, *words: str) -> bool:
         """Skip the next word if it is one of these, and return whether it was."""

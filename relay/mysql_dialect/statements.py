@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from relay.mysql_dialect.alter_effects import discards, has_rows_elsewhere, part_of, takes_rows
-from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Name, StatementScanner, is_sign
+from relay.mysql_dialect.statement_text import END, UNKNOWN_MODE, Name, StatementScanner
 
 
 class Kind(Enum):
@@ -216,7 +216,7 @@ def _alter(reader: StatementScanner) -> Classified | None:
         before, token = token, reader.step()
         if depth == 0:
             first = part_of(first, token)
-        depth += is_sign(token, "(") - is_sign(token, ")")
+        depth += token.is_sign("(") - token.is_sign(")")
         if depth == 0 and token.is_word("RENAME") and not reader.now.is_word("COLUMN", "INDEX", "KEY"):
             if not reader.skip("TO", "AS") and reader.at("="):
                 reader.step()
@@ -258,7 +258,7 @@ def _create(reader: StatementScanner) -> Classified | None:
     copied = reader.name() if reader.skip("LIKE") else None
     while not temporary and reader.now is not END:
         token = reader.step()
-        depth += is_sign(token, "(") - is_sign(token, ")")
+        depth += token.is_sign("(") - token.is_sign(")")
         if depth == 0 and has_rows_elsewhere(token, reader):  # I1
             return Classified(Kind.CHANGE, (table,), names=(table,), creates=True)
         is_list = token.is_word("VALUES") and not reader.now.is_word("LESS", "IN")  # and not a partition's
