@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -79,9 +78,8 @@ class PlainMaker:
                 raise ValueError(f"{self._transaction.token.shard}: a row event of {table.name} has no row")
             made = self._change(Operation.INSERT, mapper, after, None, mapper.image(after))
         elif after is None:
-            made = self._change(
-                Operation.DELETE, mapper, before, None if only_key_is_sure else mapper.image(before), None
-            )
+            old = None if only_key_is_sure else mapper.image(before)
+            made = self._change(Operation.DELETE, mapper, before, old, None)
             if only_key_is_sure:
                 made.images = Images.KEYS_ONLY
         elif all(before[at] == after[at] for at in table.key):
@@ -212,36 +210,26 @@ class KeyCounts:
 
     def __init__(self, in_memory: int = 200_000) -> None:
         self._in_memory = in_memory
-        # By table and key; and the number of keys.
-        self._counts: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
-        self._keys = 0
+        self._counts: dict[tuple[str, bytes], int] = {}
         self._file: sqlite3.Connection | None = None
 
     def next(self, table: str, key: bytes) -> int:
         if self._file is not None:
             return self._next_in_file(table, key)
-        counts = self._counts[table]
-        if key in counts:
-            counts[key] = n = counts[key] + 1
-            return n - 1
-        counts[key] = 1
-        self._keys += 1
-        if self._keys > self._in_memory:
+        place = table, key
+        self._counts[place] = n = self._counts.get(place, 0) + 1
+        if len(self._counts) > self._in_memory:
             self._move_to_file()
-        return 0
+        return n - 1
 
     def load(self, counts: Sequence[tuple[str, bytes, int]]) -> None:
         """Begin with keys counted by another maker: table, key, and count."""
-        for table, key, count in counts:
-            self._counts[table][key] = count
-        self._keys = len(counts)
-        if self._keys > self._in_memory:
+        self._counts = {(table, key): count for table, key, count in counts}
+        if len(self._counts) > self._in_memory:
             self._move_to_file()
 
     def clear(self) -> None:
-        if self._keys:
-            self._counts.clear()
-            self._keys = 0
+        self._counts.clear()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -253,10 +241,9 @@ class KeyCounts:
             "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin;"
             "create table counts (t text, k blob, n integer not null, primary key (t, k)) without rowid;"
         )
-        rows = ((table, key, n) for table, counts in self._counts.items() for key, n in counts.items())
+        rows = ((table, key, n) for (table, key), n in self._counts.items())
         self._file.executemany("insert into counts values (?, ?, ?)", rows)
         self._counts.clear()
-        self._keys = 0
 
     def _next_in_file(self, table: str, key: bytes) -> int:
         assert self._file is not None
