@@ -148,20 +148,19 @@ class DebeziumEncoder:
 
     def value(self, change: Change) -> bytes:
         """Return the body of the value. Raises `Unencodable`, naming the key and the column."""
+        at = change.relayed_at
         try:
-            at = change.relayed_at
-            return b"".join(
-                (
-                    self._image(change.old, "old"),
-                    self._image(change.new, "new"),
-                    self._source(change),
-                    NULL,
-                    text(_OPERATIONS[change.operation]),
-                    PRESENT + long(at // 1000) + PRESENT + long(at) + PRESENT + long(at * 1000),
-                )
+            fields = (
+                self._image(change.old, "old"),
+                self._image(change.new, "new"),
+                self._source(change),
+                NULL,
+                text(_OPERATIONS[change.operation]),
+                PRESENT + long(at // 1000) + PRESENT + long(at) + PRESENT + long(at * 1000),
             )
         except FAULTS as fault:
             raise Unencodable(refusal(change, fault, _MANNER), in_key=False) from fault
+        return b"".join(fields)
 
     def _image(self, image: Any, which: str) -> bytes:
         if image is None:

@@ -150,9 +150,12 @@ def _value(value: Any) -> str:
 
 def _unknown_key(location: Location, root: type[BaseModel], source: str | None) -> str:
     *parents, key = location
-    names = tuple(part for part in parents if isinstance(part, str))
-    known = _known_keys(names, root, source)
-    hint = did_you_mean(str(key), known, "known keys: ")
+    model: type[BaseModel] | None = root
+    for name in parents:
+        if isinstance(name, str):
+            found = fields_of(model).get(name) if model else None
+            model = model_inside(found.annotation, source) if found else None
+    hint = did_you_mean(str(key), fields_of(model) if model else (), "known keys: ")
     where = f" in `{_dotted(tuple(parents))}`" if parents else ""
     return f"unknown key `{key}`{where}; {hint}"
 
@@ -170,13 +173,6 @@ MISSPELT = 0.8
 def nearest(name: str, known: Collection[str], alike: float = 0.5) -> str | None:
     """Return the known name most similar to an unknown one, or None below the similarity ``alike``; 1 is equal."""
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=alike)), None)
-
-
-def _known_keys(names: tuple[str, ...], root: type[BaseModel], source: str | None) -> list[str]:
-    model: type[BaseModel] | None = root
-    for name in names:
-        model = model_inside(fields_of(model)[name].annotation, source) if model and name in fields_of(model) else None
-    return list(fields_of(model)) if model else []
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:

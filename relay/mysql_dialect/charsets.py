@@ -200,20 +200,18 @@ def decoder(name: str) -> Decoder:
         table = "".join(instead.get(byte, bytes([byte]).decode(python, "replace")) for byte in range(256))
         table = table.replace("\ufffd", _UNDEFINED)
         return lambda raw: codecs.charmap_decode(raw, "strict", table)[0]
-    python = _PYTHON[name]
-    instead_of = _INSTEAD.get(name, {})
+    python, instead_of, errors = _PYTHON[name], _INSTEAD.get(name, {}), "strict"
     if name in _BEYOND:
         errors = f"relay-{name}"
         codecs.register_error(errors, partial(_take, _beyond(name)))
-        if name == "eucjpms":
-            # These bytes never span two neighbouring characters: 0x8F only begins one.
-            return lambda raw: "～".join(
-                part.decode(python, errors).translate(instead_of) for part in raw.split(_OTHER_TILDE)
-            )
-        return lambda raw: raw.decode(python, errors).translate(instead_of)
+    if name == "eucjpms":
+        # These bytes never span two neighbouring characters: 0x8F only begins one.
+        return lambda raw: "～".join(
+            part.decode(python, errors).translate(instead_of) for part in raw.split(_OTHER_TILDE)
+        )
     if instead_of:
-        return lambda raw: raw.decode(python).translate(instead_of)
-    return bytes.decode if python == "utf_8" else lambda raw: raw.decode(python)
+        return lambda raw: raw.decode(python, errors).translate(instead_of)
+    return bytes.decode if python == "utf_8" else lambda raw: raw.decode(python, errors)
 
 
 def _beyond(name: str) -> dict[bytes, str]:

@@ -86,15 +86,14 @@ def lay_out(
             f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or {_WITHOUT}",
             lacks_key=True,
         )
-    for column in (*wanted, *hash_key):
+    # Without the columns of the hash key, the key would not determine the partition.
+    ordered = [*hash_key, *(column for column in wanted if column not in hash_key)]
+    for column in ordered:
         if column not in by_name:
             raise unfit(
                 f"has no column {column!r}, although its key includes it; "
                 f"{did_you_mean(column, by_name, 'its columns are ')}"
             )
-    # Without the columns of the hash key, the key would not determine the partition.
-    ordered = [*hash_key, *(column for column in wanted if column not in hash_key)]
-    for column in ordered:
         if not column_type(by_name[column].type).in_keys:
             raise unfit(
                 f"has the column {column!r} of type {by_name[column].type} in its key, where that type is not "

@@ -89,10 +89,12 @@ _BY_KIND = {
 _WITHOUT_NAME: dict[Semantic, Any] = {
     Semantic.INT16: {"type": "int", "connect.type": "int16"}, Semantic.UNSIGNED_LONG: "long", Semantic.BIT: "boolean"
 }  # fmt: skip
-_NUMBERS = {
+_AVRO = {
     **dict.fromkeys((Semantic.DATE, Semantic.YEAR), "int"),
     **dict.fromkeys((Semantic.TIMESTAMP, Semantic.MICRO_TIMESTAMP, Semantic.MICRO_TIME), "long"),
+    Semantic.BITS: "bytes",
 }
+_PARAMETERS = {Semantic.ENUM: "allowed", Semantic.ENUM_SET: "allowed", Semantic.BITS: "length"}
 _DETAIL = re.compile(r"([a-z ]+)(?:\((.*)\))?", re.DOTALL)
 
 
@@ -109,17 +111,13 @@ def connect_type(kind: str, sql: str = "", detail: str = "") -> ConnectType:
         semantic = Semantic.BIT if inside == "1" else Semantic.BITS
     match semantic:
         case None:
-            return ConnectType({"type": "array", "items": "string"} if found.kind is ColumnKind.SET else found.avro)
+            return ConnectType(found.avro)
         case Semantic.INT16 | Semantic.UNSIGNED_LONG | Semantic.BIT:
             return ConnectType(_WITHOUT_NAME[semantic], semantic)
         case Semantic.DECIMAL:
             digits = {"scale": found.scale, "precision": found.precision}
             said = {"scale": str(found.scale), "connect.decimal.precision": str(found.precision)}
             return ConnectType({**_named("bytes", semantic, said), **digits, "logicalType": "decimal"}, semantic)
-        case Semantic.ENUM | Semantic.ENUM_SET:
-            return ConnectType(_named("string", semantic, {"allowed": inside}), semantic)
-        case Semantic.BITS:
-            return ConnectType(_named("bytes", semantic, {"length": inside}), semantic)
         case Semantic.ZONED_TIMESTAMP:
             return ConnectType(_named("string", semantic), semantic, has_zero=bool(detail))
         case Semantic.FLOAT_VECTOR:
@@ -129,7 +127,8 @@ def connect_type(kind: str, sql: str = "", detail: str = "") -> ConnectType:
             record = {"name": "Geometry", "namespace": f"{_DATA}.geometry", "fields": fields}
             return ConnectType({**_named("record", semantic), **record, "connect.doc": "Geometry"}, semantic)
         case _:
-            return ConnectType(_named(_NUMBERS.get(semantic, "string"), semantic), semantic)
+            said = {_PARAMETERS[semantic]: inside} if semantic in _PARAMETERS else None
+            return ConnectType(_named(_AVRO.get(semantic, "string"), semantic, said), semantic)
 
 
 def _named(avro: str, semantic: Semantic, parameters: dict[str, str] | None = None) -> dict[str, Any]:
