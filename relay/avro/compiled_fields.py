@@ -22,10 +22,7 @@ def fields_of(schema: Mapping[str, Any]) -> tuple[list[Field] | None, list[Field
 
 
 def compiled_fields(schema: TableSchema) -> tuple[list[Field], list[Field]] | None:
-    """Return the columns of the row and of the key of a table, or None if the core cannot make changes from its rows.
-
-    It cannot if values are not published, or if a key column is a time.
-    """
+    """Return the columns of row and key of a table, or None if the core cannot make changes from its rows."""
     if schema.protected or any(column.type == ColumnKind.TIMESTAMP for column in schema.key):
         return None
     row, key = fields_of(change_schema(schema))

@@ -25,8 +25,8 @@ _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")  # librdkafka's,
 _PROTOCOL = "|".join(re.sub("[a-z]", lambda each: f"[{each[0]}{each[0].upper()}]", name) for name in _PROTOCOLS)
 _BROKER = rf"\s*(?:(?:{_PROTOCOL})://)?{_HOST}(?::{PORT})?\s*"
 
-_USER = r"(?:[^\s/?#]*@)?"
-_URL_HOST = rf"(?:\[[^\]]*\]|[^\s/?#@:,\[\]]+)(?::{PORT})?"
+_USER = r"(?:[^/?#]*@)?"
+_URL_HOST = rf"(?:\[[^\]]+\]|[^\s/?#@:,\[\]]+)(?::{PORT})?"
 _URL_HOSTS = rf"{_USER}{_URL_HOST}(?:,{_URL_HOST})*"
 _HOSTS = "hosts with ports from 1 to 65535"
 # The schemes of URLs, the pattern of what follows `scheme://`, and the words for it.

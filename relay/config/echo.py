@@ -12,10 +12,7 @@ from relay.config.yaml_file import Document, Location
 
 
 def echo(config: Config, document: Document) -> dict[str, Any]:
-    """Return the data of an equivalent file. ``document``: the file that ``config`` was read from.
-
-    Each secret is replaced by its variable, or by ``***``. Each table of `tables` is a separate source.
-    """
+    """Return the data of an equivalent file, in which each DynamoDB table is a source. ``document``: of ``config``."""
     found = config.model_dump(mode="json", by_alias=True, exclude_none=True)
     folder = Path(document.name).parent.absolute()
     found["sources"] = [{"name": source["name"], "type": source["type"], **source} for source in found["sources"]]
