@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from relay.change import Change, Images, Operation, Transaction
@@ -25,8 +26,7 @@ class PlainMaker:
         self._source = source
         self._tally = tally
         self._counts = KeyCounts()
-        self._mappers: dict[tuple[str, Table], RowMapper] = {}
-        self._mapper: RowMapper | None = None
+        self._mapper = lru_cache(1000)(partial(RowMapper, source=source))  # I11
         self._ready: list[Change] = []
         self._held = 0  # how many changes at the end of `_ready` are held back
         self._left_out: dict[str, int] = {}  # by table, the rows after the one held back that are not published
@@ -41,7 +41,6 @@ class PlainMaker:
         """Make the changes of a transaction from here on. ``before``: what made its earlier changes, if any."""
         self._transaction = transaction
         self._before = before
-        self._mapper = None
         self._counts.clear()
         self._left_out.clear()
 
@@ -69,9 +68,7 @@ class PlainMaker:
         elif self._held and not self._transaction.skips:
             self._held = 0  # it is not the last one, even if this row is refused
             tally.release(self._transaction.token)
-        mapper = self._mapper
-        if mapper is None or mapper.table is not table:
-            mapper = self._switch_to(table)
+        mapper = self._mapper(table, self._transaction.id_shard)
         gone: Change | None = None
         if before is None:
             if after is None:
@@ -117,7 +114,7 @@ class PlainMaker:
             self._take_over(self._before)
         transaction, schema = self._transaction, table.schema
         change = Change(
-            self._switch_to(table).event_id(transaction.id_position, b""),
+            self._mapper(table, transaction.id_shard).event_id(transaction.id_position, b""),
             Operation.TRUNCATE,
             schema.source,
             schema.table,
@@ -192,17 +189,6 @@ class PlainMaker:
             table.keyspace_id(row) if table.keyspace_id else None,
             _NO_ATTRIBUTES,
         )
-
-    def _switch_to(self, table: Table) -> RowMapper:
-        """Return the functions for rows of ``table``, and keep them for the following rows."""
-        place = self._transaction.id_shard, table
-        mapper = self._mappers.get(place)
-        if mapper is None:
-            if len(self._mappers) > 1000:  # I11
-                self._mappers.clear()
-            mapper = self._mappers[place] = RowMapper(table, place[0], self._source)
-        self._mapper = mapper
-        return mapper
 
 
 class KeyCounts:

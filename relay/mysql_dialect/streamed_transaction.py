@@ -73,8 +73,7 @@ class Tally:
         """Count the row held back as ready: another row follows, or the transaction ends."""
         self.size += self.held_size
         self.held_size = 0
-        done, table = self.rows_of, self.held_table
-        done[table] = done.get(table, 0) + 1  # `count` inlined: this runs for every row
+        self.count(self.held_table)
         self.token = token
 
 
