@@ -1,6 +1,6 @@
 """The topics that names given by a user stand for."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from relay.config.config import Config
 from relay.config.errors import nearest
@@ -8,12 +8,23 @@ from relay.config.sinks import CacheConfig
 from relay.errors import ConfigError
 
 
-def resolve_topics(config: Config, names: Sequence[str]) -> list[str]:
-    """Return the topics for ``names``, which may be topics, tables, or kinds of internal topics such as ``gaps``.
+def resolve_topics(config: Config, names: Sequence[str], *, internal: bool = True) -> list[str]:
+    """Return the topics for ``names``: topics, tables, or kinds of the relay's own topics, if ``internal``: ``gaps``.
 
     Without names, return all topics of changes. Raises ``ConfigError`` for another name.
     """
-    return _resolve(config, names, config.own_topics)
+    own = config.own_topics if internal else {}
+    tables = {table: config.topic(table) for table in config.tables}
+    if not names:
+        return list(dict.fromkeys(tables.values()))
+    known = {name: name for name in (*tables.values(), *own.values())}
+    meanings = {**own, **tables, **known}
+    for name in names:
+        if name not in meanings:
+            like = nearest(name, meanings)
+            hint = f"did you mean `{like}`?" if like else f"its topics are {', '.join(known)}"
+            raise ConfigError(f"{name!r} is not a topic of this relay; {hint}")
+    return list(dict.fromkeys(meanings[name] for name in names))
 
 
 def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
@@ -24,7 +35,7 @@ def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
     if isinstance(names, str):
         names = [names]  # not a topic for each of its characters
     if config.names_tables:
-        topics = _resolve(config, names, {})
+        topics = resolve_topics(config, names, internal=False)
     elif names:
         known = {config.topic(table) for table in config.tables}
         topics = list(dict.fromkeys(name if name in known else config.topic(name) for name in names))
@@ -52,17 +63,3 @@ def topics_of_cache(config: Config, cache: CacheConfig) -> list[str]:
     own = config.own_topics
     # One stream, whose checkpoint also covers gaps and statements: a restart misses none (I6, I9).
     return [*map(config.topic, cache.keys), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]
-
-
-def _resolve(config: Config, names: Sequence[str], own: Mapping[str, str]) -> list[str]:
-    tables = {table: config.topic(table) for table in config.tables}
-    if not names:
-        return list(dict.fromkeys(tables.values()))
-    known = {name: name for name in (*tables.values(), *own.values())}
-    meanings = {**own, **tables, **known}
-    for name in names:
-        if name not in meanings:
-            like = nearest(name, meanings)
-            hint = f"did you mean `{like}`?" if like else f"its topics are {', '.join(known)}"
-            raise ConfigError(f"{name!r} is not a topic of this relay; {hint}")
-    return list(dict.fromkeys(meanings[name] for name in names))

@@ -127,8 +127,8 @@ def connect_type(kind: str, sql: str = "", detail: str = "") -> ConnectType:
             record = {"name": "Geometry", "namespace": f"{_DATA}.geometry", "fields": fields}
             return ConnectType({**_named("record", semantic), **record, "connect.doc": "Geometry"}, semantic)
         case _:
-            said = {_PARAMETERS[semantic]: inside} if semantic in _PARAMETERS else None
-            return ConnectType(_named(_AVRO.get(semantic, "string"), semantic, said), semantic)
+            parameters = {_PARAMETERS[semantic]: inside} if semantic in _PARAMETERS else None
+            return ConnectType(_named(_AVRO.get(semantic, "string"), semantic, parameters), semantic)
 
 
 def _named(avro: str, semantic: Semantic, parameters: dict[str, str] | None = None) -> dict[str, Any]:
