@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from relay.engine.awaited_schemas import AwaitedSchemas
 from relay.engine.config_reload import ReloadedConfig
@@ -102,9 +101,9 @@ class Worker:
             Producers(settings, probe=probe, stop_by=lambda: self._stop_by),
             observer=observer,
         )
-        self._end = _WorkerEnd(
-            self._sources, self._group, self._publishing, connections, 0.0 if until_caught_up else math.inf
-        )
+        # The monotonic time at which to check next whether everything is caught up.
+        self._ask_done_at = 0.0 if until_caught_up else math.inf
+        self._is_done = self._is_back = False
         self._schemas = AwaitedSchemas(writers)
         self._upkeep = Upkeep(self._group, self._publishing, self._same_sources, config)
         self._debezium = {each.name for each in config.config.sources if each.is_debezium}
@@ -127,11 +126,11 @@ class Worker:
                 self._group.join()
                 while self.stopping is None:
                     self._turn()
-                    if self._end.is_back:
+                    if self._is_back:
                         with suppress(Aborted, Fenced, NotAMember):
                             self._publishing.commit()
                         return False
-                    if self._end.is_done and not self._publishing.open:
+                    if self._is_done and not self._publishing.open:
                         break
             self._drain()
         finally:
@@ -212,7 +211,39 @@ class Worker:
         self._group.view.poll()
         self._upkeep.serve(list(self._sources.values()))
         self._publishing.watermarks(self._low_watermarks)
-        self._end.ask(has_pages=bool(self._inbox))
+        self._look_for_end()
+
+    def _look_for_end(self) -> None:
+        """Note whether all is caught up, or a source is back. Raises why nothing is left to do (I12)."""
+        self._is_back = self._connections.is_one_back()
+        refusals = [source.refusal for source in self._sources.values()]
+        if all(refusals):
+            self._publishing.commit()
+            raise next(each.error for each in refusals if each is not None)
+        if (now := time.monotonic()) >= self._ask_done_at:
+            self._is_done = self._is_everything_read()
+            self._ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
+
+    def _is_everything_read(self) -> bool:
+        """Whether everything is caught up. Raises the reason for what is set aside once nothing else is left."""
+        if self._connections.is_connecting:
+            return False
+        refusals = [each for source in self._sources.values() for each in source.set_aside.refusals.values()]
+        refusals += self._connections.refusals.values()
+        is_caught_up = all(source.is_caught_up() for source in self._sources.values())
+        if is_caught_up and not refusals:
+            return True
+        if self._inbox or not (refusals and (is_caught_up or self._is_stuck())):
+            return False
+        self._publishing.commit()
+        error = min(refusals, key=lambda each: each.since).error
+        # A supervisor restarts a worker that lacks something; after this error, it lets the other workers finish.
+        raise RelayError(str(error)) if WORKER_NUMBER in os.environ else error
+
+    def _is_stuck(self) -> bool:
+        """Whether nothing is left that this worker can read."""
+        group = self._group
+        return group.joined and not group.gained and all(each.is_stuck(group.owned) for each in self._sources.values())
 
     def _low_watermarks(self) -> Iterator[tuple[StreamId, float | None]]:
         for source in self._sources.values():
@@ -336,50 +367,3 @@ class Worker:
 
 def _size_of(result: ReadOutcome) -> int:
     return result.counts.size if isinstance(result, Page) else 0
-
-
-@dataclass
-class _WorkerEnd:
-    """When a worker ends by itself: all is caught up, nothing readable is left, or a source is back (I12).
-
-    ``ask_done_at``: the monotonic time at which to check next whether everything is caught up.
-    """
-
-    sources: Mapping[str, SourceState]
-    group: Assignment
-    publishing: Publishing
-    connections: ConnectedSources
-    ask_done_at: float
-    is_done: bool = False
-    is_back: bool = False
-
-    def ask(self, *, has_pages: bool) -> None:
-        """Update the answers. ``has_pages``: pages wait to be published. Raises why nothing is left to do."""
-        self.is_back = self.connections.is_one_back()
-        if all(source.refusal is not None for source in self.sources.values()):
-            self.publishing.commit()
-            raise next(source.refusal.error for source in self.sources.values() if source.refusal is not None)
-        if (now := time.monotonic()) >= self.ask_done_at:
-            self.is_done = self._is_everything_read(has_pages=has_pages)
-            self.ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
-
-    def _is_everything_read(self, *, has_pages: bool) -> bool:
-        """Whether everything is caught up. Raises the reason for what is set aside once nothing else is left."""
-        if self.connections.is_connecting:
-            return False
-        refusals = [each for source in self.sources.values() for each in source.set_aside.refusals.values()]
-        refusals += self.connections.refusals.values()
-        is_caught_up = all(source.is_caught_up() for source in self.sources.values())
-        if is_caught_up and not refusals:
-            return True
-        if has_pages or not (refusals and (is_caught_up or self._is_stuck())):
-            return False
-        self.publishing.commit()
-        error = min(refusals, key=lambda each: each.since).error
-        # A supervisor restarts a worker that lacks something; after this error, it lets the other workers finish.
-        raise RelayError(str(error)) if WORKER_NUMBER in os.environ else error
-
-    def _is_stuck(self) -> bool:
-        """Whether nothing is left that this worker can read."""
-        group = self.group
-        return group.joined and not group.gained and all(each.is_stuck(group.owned) for each in self.sources.values())
