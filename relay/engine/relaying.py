@@ -17,7 +17,7 @@ from relay.engine.worker import Worker
 from relay.errors import NotDrained, RelayError
 from relay.kafka import topics
 from relay.kafka.freshness import MissedDeletions
-from relay.kafka.limits import Limits
+from relay.kafka.limits import largest_records, with_batches
 from relay.kafka.publisher import Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.observer import Observer
@@ -91,14 +91,14 @@ def _run(
         sources = list(connected.values())
         found = topics.create_missing(admin, config, [table.table for source in sources for table in source.tables()])
         settings = settings or KafkaSettings.from_config(config)
-        limits = Limits.from_topics(found, settings.producer)
-        settings = replace(settings, producer=limits.producer(settings.producer), limits=limits.records)
+        limits = largest_records(found, settings.producer)
+        settings = replace(settings, producer=with_batches(settings.producer, limits), limits=limits)
         # Open for as long as tables may change.
         schemas = opened.enter_context(closing(open_schemas(config)))
         tables = [table for source in sources for table in source.tables()]
         lost = LostState(admin, config)
         lost.require_schemas(schemas, tables)
-        writers = open_topic_writers(config, admin, limits, settings, schemas, tables)
+        writers = open_topic_writers(config, admin, settings, schemas, tables)
         worker = Worker(
             settings,
             connected,

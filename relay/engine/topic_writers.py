@@ -21,7 +21,7 @@ from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.debezium_writer import DebeziumWriter, Subjects
-from relay.kafka.limits import Limits
+from relay.kafka.limits import largest_records
 from relay.kafka.partition_offsets import offset_bounds
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import Schemas, TopicWriter
@@ -94,18 +94,13 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
 
 
 def open_topic_writers(
-    config: Config,
-    admin: AdminClient,
-    limits: Limits,
-    settings: KafkaSettings,
-    schemas: Schemas,
-    tables: Iterable[TableSchema],
+    config: Config, admin: AdminClient, settings: KafkaSettings, schemas: Schemas, tables: Iterable[TableSchema]
 ) -> TopicWriters:
     """Return writers for ``tables``, whose topics exist, and for later ones. ``schemas`` has to stay open meanwhile."""
     entries = {entry.name: entry for entry in config.sources}
     dead_letters = config.internal("dead_letters")
-    letters = DeadLetterWriter(dead_letters, limits.records[dead_letters])
-    records = dict(limits.records)
+    limits = dict(settings.limits)
+    letters = DeadLetterWriter(dead_letters, limits[dead_letters])
 
     def claim(source: str, table: str) -> str:
         """Return a table's topic. Raises ``ConfigError`` if two workers have found the same topic for two tables."""
@@ -124,9 +119,8 @@ def open_topic_writers(
     def make(table: TableSchema) -> TopicWriter:
         entry = entries[table.source]
         topic = claim(table.source, table.table)
-        if topic not in records:
-            created = topics.create_missing(admin, config, [table.table])
-            records.update(Limits.from_topics(created, settings.producer).records)
+        if topic not in limits:
+            limits.update(largest_records(topics.create_missing(admin, config, [table.table]), settings.producer))
         name = table.table
         common = table, topic, config.partitions(name), entry.key_mode
         if entry.is_debezium:
@@ -139,7 +133,7 @@ def open_topic_writers(
                 subjects,
                 origin=SourceInfo.of(entry, __version__),
                 typed_key=typed_key(table) if isinstance(entry, DynamoDBConfig) else dict,
-                largest=records[topic],
+                largest=limits[topic],
                 dead_letters=letters,
                 on_unencodable=entry.on_unencodable,
             )
@@ -147,7 +141,7 @@ def open_topic_writers(
             *common,
             schemas,
             tombstones=entry.tombstones,
-            largest=records[topic],
+            largest=limits[topic],
             dead_letters=letters,
             on_unencodable=entry.on_unencodable,
         )

@@ -5,8 +5,7 @@ before compression.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from relay.kafka.topics import LARGEST_MESSAGE, FoundTopic
 
@@ -33,23 +32,16 @@ def too_small(topic: str, limit: int, size: int) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """``records``: the bytes of the largest record of each topic, as ``record_size`` counts them.
+def largest_records(found: Sequence[FoundTopic], producer: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes of the largest record of each topic, as ``record_size`` counts them.
 
-    ``batch``: the bytes of the largest batch that all topics allow.
+    It is the smallest of the limits of the topic, of its broker, and of a producer with these settings.
     """
+    own = int(producer.get("message.max.bytes", LARGEST_MESSAGE))
+    return {each.topic.name: min(own, each.largest_message or own) for each in found}
 
-    records: Mapping[str, int]
-    batch: int
 
-    @classmethod
-    def from_topics(cls, found: Sequence[FoundTopic], producer: Mapping[str, Any]) -> Self:
-        """Return the limits of existing topics: for each, the smallest of the producer's, the broker's and its own."""
-        own = int(producer.get("message.max.bytes", LARGEST_MESSAGE))
-        records = {each.topic.name: min(own, each.largest_message or own) for each in found}
-        return cls(records, min(records.values()))
-
-    def producer(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``settings`` with a batch size that all topics allow: a producer has only one."""
-        return {**settings, "batch.size": min(int(settings.get("batch.size", self.batch)), self.batch)}
+def with_batches(producer: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+    """Return a producer's settings with batches that all topics allow: a producer has only one size."""
+    largest = min(limits.values())
+    return {**producer, "batch.size": min(int(producer.get("batch.size", largest)), largest)}

@@ -85,7 +85,7 @@ class KafkaSettings:
     """``client``: for consumers and admin clients. ``producer``: all settings of the transactional producer.
 
     ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts are derived from it. ``limits``: see
-    ``Limits.records``; empty until the topics are known. ``ddl``: for SQL sources.
+    ``largest_records``; empty until the topics are known. ``ddl``: for SQL sources.
     """
 
     name: str

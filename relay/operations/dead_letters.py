@@ -28,7 +28,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import read_committed
 from relay.kafka.dead_letters import DISMISSED_SUFFIX, REDRIVEN_SUFFIX
-from relay.kafka.limits import Headers, Limits, record_size
+from relay.kafka.limits import Headers, largest_records, record_size, with_batches
 from relay.kafka.partition_offsets import Partition, offset_bounds
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
@@ -189,7 +189,7 @@ class DeadLetters:
         """
         found = self._topics()
         targets = {each.topic.name: each for each in found if each.topic.name in self.tables}
-        limits = Limits.from_topics(found, self._producer)
+        limits = largest_records(found, self._producer)
         problems: list[str] = []
         publisher = None
         was_pending = {letter.id: letter.is_pending for letter in letters}
@@ -197,7 +197,7 @@ class DeadLetters:
             for letter in letters:
                 try:
                     value, key, headers = self._build_record(letter, targets.get(letter.topic), schemas)
-                    _check_size(letter, record_size(value, key, headers), limits.records[letter.topic])
+                    _check_size(letter, record_size(value, key, headers), limits[letter.topic])
                     if not dry_run:
                         publisher = publisher or self._publisher(limits, "redrive")
                         with self._transaction(publisher, letter, "redriven"):
@@ -223,7 +223,7 @@ class DeadLetters:
 
     def dismiss(self, letters: Sequence[DeadLetter], on_dismissed: Callable[[DeadLetter], None]) -> None:
         """Mark ``letters`` as dismissed, and call ``on_dismissed`` after each."""
-        publisher = self._publisher(Limits.from_topics(self._topics(), self._producer), "dismiss")
+        publisher = self._publisher(largest_records(self._topics(), self._producer), "dismiss")
         for letter in letters:
             with self._transaction(publisher, letter, "dismissed"):
                 publisher.send(*self._mark(letter, DISMISSED_SUFFIX))
@@ -238,9 +238,9 @@ class DeadLetters:
         """Return the relay's topics that exist."""
         return [each for each in topics.survey(self._admin, self.config, list(self.tables.values())) if each.exists]
 
-    def _publisher(self, limits: Limits, command: str) -> Publisher:
+    def _publisher(self, limits: Mapping[str, int], command: str) -> Publisher:
         """Return a producer. It fences the previous one of the same ``command`` and ends its transaction."""
-        return Publisher(limits.producer(self._producer), f"{self.config.name}-{command}")  # I3
+        return Publisher(with_batches(self._producer, limits), f"{self.config.name}-{command}")  # I3
 
     def _mark(self, letter: DeadLetter, suffix: bytes) -> _Record:
         return self._topic, b"", letter.id.encode() + suffix, 0, [("consumer", _RELAY.encode())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from weakref import WeakSet
@@ -16,7 +17,7 @@ from relay.config import Config
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
 from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
-from relay.kafka.limits import Limits
+from relay.kafka.limits import largest_records
 from relay.kafka.settings import KafkaSettings
 from relay.table import Column, KeyColumn, TableSchema
 
@@ -81,15 +82,14 @@ def test_a_topic_that_two_workers_have_found_for_two_tables_is_refused() -> None
         }
     )
     there = (*config.own_topics.values(), "shop.a.b", "shop.a_b")
-    limits, schemas = Limits(dict.fromkeys(there, 1 << 20), 1 << 20), SimpleNamespace(register=lambda *_: b"\0\0\0\0\1")
+    settings = replace(KafkaSettings.from_config(config), limits=dict.fromkeys(there, 1 << 20))
+    schemas = SimpleNamespace(register=lambda *_: b"\0\0\0\0\1")
 
     def table(source: str, name: str, *more: str) -> TableSchema:
         row = tuple(Column(column, "int") for column in ("id", *more))
         return TableSchema(source, name, (KeyColumn("id", "int"),), 1, row)
 
-    writers = open_topic_writers(
-        config, cast(Any, None), limits, KafkaSettings.from_config(config), schemas, [table("orders", "a.b")]
-    )
+    writers = open_topic_writers(config, cast(Any, None), settings, schemas, [table("orders", "a.b")])
     for source, name, owner in (
         ("orders", "checkpoints", "one of the relay's own"),
         ("legacy", "ddl", "one of the relay's own"),
@@ -121,12 +121,13 @@ def test_a_topic_that_has_records_keeps_its_envelope(kafka: Any, schema_registry
     )
     new, old = (TableSchema(name, name, (KeyColumn("id", "S"),), 1) for name in ("new", "old"))
     admin, settings = topics.connect(config), KafkaSettings.from_config(config)
-    limits = Limits.from_topics(topics.create_missing(admin, config, ["new", "old"]), settings.producer)
+    found = topics.create_missing(admin, config, ["new", "old"])
+    settings = replace(settings, limits=largest_records(found, settings.producer))
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(config.topic("old"), b"of another form")
     assert producer.flush(60) == 0
     with closing(open_schemas(config)) as schemas:
-        writers = open_topic_writers(config, admin, limits, settings, schemas, [new])
+        writers = open_topic_writers(config, admin, settings, schemas, [new])
         with pytest.raises(RelayError, match=f"topic {unique}.old has records of a different `envelope`"):
             writers.make(old)
         producer.produce(config.topic("new"), b"of this one")

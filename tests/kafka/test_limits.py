@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from relay.kafka.limits import Limits, record_size
+from relay.kafka.limits import largest_records, record_size, with_batches
 from relay.kafka.topics import LARGEST_MESSAGE, FoundTopic, RequiredTopic
 
 LIMIT = 20_000
@@ -23,11 +23,11 @@ def found(name: str, limit: int) -> FoundTopic:
 
 def test_a_record_is_limited_by_topic_and_producer_and_a_batch_by_the_smallest_topic() -> None:
     topics = [found("a", 1000), found("b", LARGEST_MESSAGE * 2)]
-    limits = Limits.from_topics(topics, {})
-    assert limits == Limits({"a": 1000, "b": LARGEST_MESSAGE}, 1000)
-    assert limits.producer({"batch.size": 500}) == {"batch.size": 500}
-    assert limits.producer({"batch.size": "5000"}) == {"batch.size": 1000}
-    assert Limits.from_topics(topics, {"message.max.bytes": "2000"}).records == {"a": 1000, "b": 2000}
+    limits = largest_records(topics, {})
+    assert limits == {"a": 1000, "b": LARGEST_MESSAGE}
+    assert with_batches({"batch.size": 500}, limits) == {"batch.size": 500}
+    assert with_batches({"batch.size": "5000"}, limits) == {"batch.size": 1000}
+    assert largest_records(topics, {"message.max.bytes": "2000"}) == {"a": 1000, "b": 2000}
 
 
 @pytest.mark.services
@@ -46,12 +46,12 @@ class TestOnABroker:
             if error is not None:
                 errors.append(error)
 
-        limits = Limits.from_topics([found(topic, LIMIT)], settings)
+        limits = largest_records([found(topic, LIMIT)], settings)
         producer = Producer(
             {
                 "bootstrap.servers": kafka.bootstrap_servers,
                 "enable.idempotence": True,
-                **limits.producer({"batch.size": 1 << 20, "linger.ms": 50, **settings}),
+                **with_batches({"batch.size": 1 << 20, "linger.ms": 50, **settings}, limits),
             }
         )
         for value, key, headers in records:
