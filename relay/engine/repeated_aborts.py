@@ -2,14 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from relay.errors import Unavailable, checkpoints_deleted
-from relay.kafka.in_sync import shortage
 from relay.kafka.settings import KafkaSettings
+from relay.kafka.topics import SILENT_LOG
 from relay.observe.liveness import Liveness
 from relay.reading.open_shard import WARN_AT_FAILURES
 
@@ -19,8 +20,12 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 _ASK_AT = 11  # aborts; a broker that has just started may not know a topic yet
 _TIMEOUT = 5.0
+_SHORT_TIMEOUT = 2.0
 _UNKNOWN = (AclOperation.WRITE,)
 """The operations that a user is assumed to have if the broker does not list them."""
+
+_INTERNAL = ("__transaction_state", "__consumer_offsets")
+"""What a transaction writes to beside the topics."""
 
 
 class RepeatedAborts:
@@ -106,3 +111,31 @@ class RepeatedAborts:
                         "Describe and Write on it, and restart the relay"
                     ) from error
                 # The broker is down, or the topic has no leader; a later abort asks again.
+
+
+def shortage(client: Mapping[str, Any], topics: Collection[str]) -> str:
+    """Return what keeps transactions with records on ``topics`` from being committed; empty if nothing is known to.
+
+    librdkafka repeats such writes without a word. What this user may not see is taken for writable.
+    """
+    names = sorted({*topics, *_INTERNAL})
+    settings: dict[str, Any] = {**client, "logger": SILENT_LOG}
+    admin = AdminClient(settings)
+    described = admin.describe_topics(TopicCollection(names), request_timeout=_SHORT_TIMEOUT)
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    for resource, configured in admin.describe_configs(resources, request_timeout=_SHORT_TIMEOUT).items():
+        try:
+            needed = configured.result().get("min.insync.replicas")
+            partitions = described[resource.name].result().partitions
+        except KafkaException:
+            continue  # there is no such topic, or no broker answers, which its own errors say
+        if needed is None or not needed.value:
+            continue  # not every server that speaks Kafka's protocol has it
+        for partition in partitions:
+            if (in_sync := len(partition.isr)) < int(needed.value):
+                return (
+                    f"nothing can be written to partition {partition.id} of topic {resource.name!r}: {in_sync} of its "
+                    f"{len(partition.replicas)} replicas {'is' if in_sync == 1 else 'are'} in sync, and "
+                    f"min.insync.replicas is {needed.value}. Start the brokers that are away"
+                )
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,29 @@ def test_too_few_replicas_in_sync_are_the_reason_of_what_is_not_acknowledged(
     assert re.search(f"the last was aborted: {said}", str(liveness.uncommitted))
     repeated.unanswered("no answer")
     assert re.search(f"3 attempts failed; the last was {said}", str(liveness.uncommitted))
+
+
+class OfAnotherServer(AdminClient):
+    """Asks a broker that does not report the setting, as others that speak Kafka's protocol may not."""
+
+    def describe_configs(self, resources: Any, **options: Any) -> Any:  # type: ignore[override]
+        answers = {}
+        for resource in resources:
+            answers[resource] = Future[Any]()
+            answers[resource].set_result({})
+        return answers
+
+
+@pytest.mark.services
+def test_a_broker_that_does_not_say_how_many_replicas_it_needs_is_taken_to_be_writable(
+    kafka: Any, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: the search for a reason never ends the relay."""
+    client = {"bootstrap.servers": kafka.bootstrap_servers}
+    create(client, unique)
+    assert repeated_aborts.shortage(client, [unique, f"{unique}.missing"]) == ""
+    monkeypatch.setattr(repeated_aborts, "AdminClient", OfAnotherServer)
+    assert repeated_aborts.shortage(client, [unique, f"{unique}.missing"]) == ""
 
 
 @pytest.mark.services
