@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -35,10 +35,6 @@ from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.offset_notes import with_id
 from relay.kafka.partition_offsets import Partition
 from relay.kafka.same_topics import SameTopics
-from relay.keyrange import KeyRange
-
-if TYPE_CHECKING:
-    from relay.avro.registry import PublishedSchemas
 
 _LOG = logging.getLogger("relay.changes")
 _POLL = 0.5  # seconds that the client waits for one record, during which no signal is handled
@@ -104,6 +100,7 @@ class Reception:
             )
         config = config if isinstance(config, Config) else load(Path(config))
         self.group, self.longest_pause, self.on_gap = group, longest_pause, on_gap
+        self._typed_json, self._on_undecodable = typed_json, on_undecodable
         self._gaps = config.internal("gaps")
         # The offsets up to which records were passed on, for this program's partitions.
         self._reached: dict[Partition, int] = {}
@@ -114,10 +111,10 @@ class Reception:
         # The next record, if reading it has failed.
         self._pending: Message | None = None
         named = topics_of_changes(config, topics)
-        wanted = None if keyrange is None else key_range(config, named, keyrange, asked_as="keyrange")
-        if self.group is not None and wanted is not None:
+        self._keyrange = None if keyrange is None else key_range(config, named, keyrange, asked_as="keyrange")
+        if self.group is not None and self._keyrange is not None:
             # I1: a key range has its own group, because its offsets skip the changes of other ranges.
-            self.group = f"{self.group}.{wanted}"
+            self.group = f"{self.group}.{self._keyrange}"
         with ExitStack() as stack:
             admin = kafka_topics.connect(config)  # raises a clear error if no broker can be reached
             read = [*named, self._gaps]
@@ -129,8 +126,7 @@ class Reception:
                 self._ends = _by_place(offsets.locate({})[1])
             schemas = stack.enter_context(contextlib.closing(open_schemas(config)))
             schemas.refresh()
-            has_registry = config.schema_registry is not None
-            self._decoding = _Decoding(schemas, has_registry, typed_json, wanted, on_undecodable)
+            self._schemas, self._has_registry = schemas, config.schema_registry is not None
             settings = {
                 "auto.offset.reset": "error",  # removed records mean lost changes (I1)
                 "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
@@ -264,7 +260,7 @@ class Reception:
             if place[0] == self._gaps:
                 (self.on_gap or _warn_of_gap)(_gap(value, place, offset))
             else:
-                change = self._decoding.change(message, value, place, offset)
+                change = self._decode(message, value, place, offset)
         self._advance(place, offset + 1)
         return change
 
@@ -282,32 +278,21 @@ class Reception:
             )
         return read_failure(error, place, self._reader_group)
 
-
-@dataclass(frozen=True, slots=True)
-class _Decoding:
-    """Turns records into changes. For the fields, see `Reception`."""
-
-    schemas: "PublishedSchemas"
-    has_registry: bool
-    typed_json: bool
-    keyrange: KeyRange | None
-    on_undecodable: OnUndecodable | None
-
-    def change(self, message: Message, value: bytes, place: Partition, offset: int) -> ReceivedChange | None:
+    def _decode(self, message: Message, value: bytes, place: Partition, offset: int) -> ReceivedChange | None:
         """Return the change in a record; None if the record is not a change, or is outside the key range."""
         try:
-            if value.startswith(CONFLUENT_MARK) and not self.has_registry:
+            if value.startswith(CONFLUENT_MARK) and not self._has_registry:
                 raise UnknownFraming("the value has the framing of a schema registry, but the config has none")
-            change = read_change(decode(self.schemas, value, typed_json=self.typed_json), *place, offset)
+            change = read_change(decode(self._schemas, value, typed_json=self._typed_json), *place, offset)
         except (UnknownFraming, UnknownSchema, Undecodable) as error:
             named = type(error)(f"{place[0]}[{place[1]}] offset {offset}: {error}")
-            if self.on_undecodable is None:
+            if self._on_undecodable is None:
                 raise named from error
-            self.on_undecodable(message, named)
+            self._on_undecodable(message, named)
             return None
-        if self.keyrange is not None and change.key is not None:
+        if self._keyrange is not None and change.key is not None:
             shard = change.token.shard if change.token else None
-            return change if is_within(self.keyrange, change.keyspace_id, shard, change.table) else None
+            return change if is_within(self._keyrange, change.keyspace_id, shard, change.table) else None
         return change
 
 
