@@ -168,12 +168,8 @@ class CheckpointView(CommittedRecords):
                 )
             elif waited > TELL_AFTER and not is_told:
                 is_told = True
-                log.info(
-                    "topic %s: waiting up to %.0f s for the transaction of another worker to end in %s",
-                    self.topic,
-                    patience,
-                    _listed(missing, ends),
-                )
+                said = "topic %s: waiting up to %.0f s for the transaction of another worker to end in %s"
+                log.info(said, self.topic, patience, _listed(missing, ends))
             self.check_stop()
             self._take(0.02)
         self._finish(ends, asked_at)

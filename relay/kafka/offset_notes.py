@@ -7,14 +7,9 @@ from confluent_kafka import TopicPartition
 
 from relay.kafka.created_again import NO_ID
 
-_ID = "relay.topic="
-"""The beginning of each note, before the id of the topic."""
-
-_CACHE = " relay.cache="
-"""The next part, in the group of a cache, before the place of the cache."""
-
-_HTTP = " relay.http="
-"""The last part, before the address of the consumer's status: HOST:PORT@NAME, with its machine's name."""
+_ID, _CACHE, _HTTP = "relay.topic=", " relay.cache=", " relay.http="
+"""What stands before the id of the topic; before the place of a cache; and before the address of the consumer's status,
+HOST:PORT@NAME, with its machine's name. A note has them in this order."""
 
 
 def with_id(

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import suppress
 from functools import partial
 from typing import IO, Self, TypeVar
 
@@ -50,7 +51,8 @@ class Identity:
             self._lock = None
 
     def _claim(self) -> int | None:
-        try:
+        # Without a folder to write to, a random id works too, but recovers more slowly from a crash.
+        with suppress(OSError, Unavailable):
             folder = state_folder() / self.name
             folder.mkdir(parents=True, exist_ok=True)
             for slot in range(_SLOTS):
@@ -62,8 +64,6 @@ class Identity:
                     continue
                 self._lock = lock
                 return slot
-        except (OSError, Unavailable):
-            return None  # such as a read-only home folder: a random id works too, but recovers more slowly from a crash
         return None
 
 
@@ -150,25 +150,19 @@ class Producers:
         self._identity.release()
 
     def _open_all(self) -> None:
+        settings = self.settings
+        make = partial(Publisher, settings.producer, limits=settings.limits, probe=self._probe, stop_by=self.stop_by)
         for _ in range(_TRIES):
             try:
                 for transactional_id in (self.name, f"{self.name}.2"):
-                    open_one = partial(
-                        Publisher,
-                        self.settings.producer,
-                        transactional_id,
-                        limits=self.settings.limits,
-                        probe=self._probe,
-                        stop_by=self.stop_by,
-                    )
-                    self._ready.append(self._patiently(open_one, self.tell))
+                    self._ready.append(self._patiently(partial(make, transactional_id), self.tell))
                 return
             except (Aborted, Fenced) as error:
                 log.info("the transactional id %s is in use (%s); taking another", self.name, error)
                 self.close()
                 self._identity.renew()
         raise Unavailable(
-            f"cannot get a transactional id from {self.settings.client['bootstrap.servers']} in {_TRIES} tries"
+            f"cannot get a transactional id from {settings.client['bootstrap.servers']} in {_TRIES} tries"
         )
 
     def _patiently(self, connect: Callable[[], T], tell: Callable[[str], None] = lambda why: None) -> T:

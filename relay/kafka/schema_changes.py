@@ -25,20 +25,13 @@ def statement_record(
     # I2: all statements of a shard have the same key.
     key = change.token.shard.encode()
     headers: Headers = [("event_id", change.event_id.encode()), ("token", change.token.to_json_bytes())]
+    said = "source %s: the record of statement %s is too large for %s, which takes %d bytes: without %s it has %d"
     for what, shortened in _FORMS:
         change = shortened(change)
         value = _value(change, resume_timestamp, relayed_at)
         size = record_size(value, key, headers)
         if what:
-            log.warning(
-                "source %s: the record of statement %s is too large for %s, which takes %d bytes: without %s it has %d",
-                change.source,
-                change.event_id,
-                topic,
-                int(largest),
-                what,
-                size,
-            )
+            log.warning(said, change.source, change.event_id, topic, int(largest), what, size)
         if size <= largest:
             return value, key, headers
     raise RelayError(

@@ -36,12 +36,10 @@ def refused(config: Config) -> dict[str, str]:
 
     The key "" holds the reason why settings conflict. Certificates and passwords are not checked.
     """
-    given = dict(config.kafka.producer)
     everything = {**KafkaSettings.from_config(config).producer, "transactional.id": config.name}
-    problem = _refusal(_without_security(everything))
-    if problem is None:
+    if (problem := _refusal(_without_security(everything))) is None:
         return {}
-    alone = {key: _refusal(_without_security({key: value})) for key, value in given.items()}
+    alone = {key: _refusal(_without_security({key: value})) for key, value in config.kafka.producer.items()}
     return {key: reason for key, reason in alone.items() if reason} or {"": problem}
 
 
@@ -105,14 +103,8 @@ class KafkaSettings:
         timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
         # A commit is several small requests in a row, and Nagle's algorithm would delay each of them.
         client = {"socket.nagle.disable": True, **config.client("relay"), "logger": _LIBRDKAFKA}
-        producer = {
-            **client,
-            "transaction.timeout.ms": int(timeout * 1000),
-            **PRODUCER,
-            **given,
-            "enable.idempotence": True,
-            "acks": "all",
-        }
+        producer = {**client, "transaction.timeout.ms": int(timeout * 1000), **PRODUCER, **given}
+        producer |= {"enable.idempotence": True, "acks": "all"}
         return cls(
             name=config.name,
             client=client,

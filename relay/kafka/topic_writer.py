@@ -126,15 +126,12 @@ class TopicWriter:
         hash_bytes, key = self._keys(change)
         number = partition(hash_bytes, self.partitions)
         headers = self._headers(change)
-        value: bytes | None
-        letter_size = 0
         try:
             value = self._encode(change)
             size = len(value) + len(key) + len(self._token_header[1])
-            if size + _ROOM > self.largest and (size := record_size(value, key, headers)) > self.largest:
-                detail = f"{size} bytes; {self.topic} takes {self.largest}"
-                place = RecordPlace(self.topic, number, key, headers)
-                value, letter_size = self._stub(publisher, change, place, TOO_LARGE, detail)
+            if size + _ROOM <= self.largest or (size := record_size(value, key, headers)) <= self.largest:
+                return (value, key, number, headers), 0
+            reason, detail = TOO_LARGE, f"{size} bytes; {self.topic} takes {self.largest}"
         except Unencodable as fault:
             if fault.in_key:
                 raise
@@ -144,9 +141,9 @@ class TopicWriter:
                     "as dead letters, set `on_unencodable: dead_letter` on the source",
                     in_key=False,
                 ) from fault
-            place = RecordPlace(self.topic, number, key, headers)
-            value, letter_size = self._stub(publisher, change, place, NOT_ENCODABLE, str(fault))
-        return None if value is None else (value, key, number, headers), letter_size
+            reason, detail = NOT_ENCODABLE, str(fault)
+        stub, size = self._stub(publisher, change, RecordPlace(self.topic, number, key, headers), reason, detail)
+        return None if stub is None else (stub, key, number, headers), size
 
     def _keys(self, change: Change) -> tuple[bytes, bytes]:
         """Return the bytes that choose the partition of a change with a key, and the key of its record."""

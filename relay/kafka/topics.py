@@ -127,12 +127,8 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
         single("schemas", "schemas", compact, compacted=True),
         single("watermarks", "watermarks", compaction.PROMPT, compacted=True),
         single("gaps", "gaps", forever, uncompactable=_ALL),
-        single(
-            "dead_letters",
-            "dead letters",
-            {**large, **forever},  # I1: a dead letter is the only copy of its change
-            uncompactable=_ALL,
-        ),
+        # I1: a dead letter is the only copy of its change
+        single("dead_letters", "dead letters", {**large, **forever}, uncompactable=_ALL),
         *(ddl if "ddl" in config.own_topics else ()),
     ]
 

@@ -31,16 +31,9 @@ def write_unfenced(
         if error is not None:
             failures.append(error)
 
+    reliable = {"enable.idempotence": True, "acks": "all", "delivery.timeout.ms": int(_WRITE_SECONDS * 1000)}
     try:
-        producer = Producer(
-            {
-                **settings.client,
-                "enable.idempotence": True,
-                "acks": "all",
-                "delivery.timeout.ms": int(_WRITE_SECONDS * 1000),
-            },
-            logger=SILENT_LOG,
-        )
+        producer = Producer({**settings.client, **reliable}, logger=SILENT_LOG)
         producer.produce(settings.checkpoints, key=key, value=value, partition=partition_of(key), on_delivery=delivered)
         deadline = time.monotonic() + _WRITE_SECONDS + 5
         while (left := producer.flush(_SLICE)) and time.monotonic() < deadline:
