@@ -115,11 +115,6 @@ class AwaitedSchemas:
                 waiting += 1
                 if reason := next((unanswered[table] for table in missing if table in unanswered), None):
                     shard.error = str(reason)  # shown as the reason why the shard waits
-        log.log(
-            logging.WARNING if self._failures in _WARN_AT else logging.DEBUG,
-            "the changes of %d shards wait for the schema of their table, failure %d in a row: %s; retrying in %.1f s",
-            waiting,
-            self._failures,
-            next(iter(unanswered.values())),
-            wait,
-        )
+        level = logging.WARNING if self._failures in _WARN_AT else logging.DEBUG
+        said = "%d shards wait for the schema of their changes, failure %d in a row: %s; retrying in %.1f s"
+        log.log(level, said, waiting, self._failures, next(iter(unanswered.values())), wait)

@@ -7,7 +7,7 @@ the writers of all schemas are kept, and each page says which schema it uses.
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from confluent_kafka.admin import AdminClient
 
@@ -123,28 +123,17 @@ def open_topic_writers(
             limits.update(largest_records(topics.create_missing(admin, config, [table.table]), settings.producer))
         name = table.table
         common = table, topic, config.partitions(name), entry.key_mode
+        limited: dict[str, Any] = {"largest": limits[topic], "dead_letters": letters}
+        limited["on_unencodable"] = entry.on_unencodable
         if entry.is_debezium:
             subjects = cast(Subjects, schemas)  # the config has a registry
             # I8: asked again, since another worker may have registered and published meanwhile
             if subjects.newest_envelope(topic) is None and has_records(name) and not subjects.newest_envelope(topic):
                 raise RelayError(refused_envelope(topic))
-            return DebeziumWriter(
-                *common,
-                subjects,
-                origin=SourceInfo.of(entry, __version__),
-                typed_key=typed_key(table) if isinstance(entry, DynamoDBConfig) else dict,
-                largest=limits[topic],
-                dead_letters=letters,
-                on_unencodable=entry.on_unencodable,
-            )
-        return TopicWriter(
-            *common,
-            schemas,
-            tombstones=entry.tombstones,
-            largest=limits[topic],
-            dead_letters=letters,
-            on_unencodable=entry.on_unencodable,
-        )
+            key = typed_key(table) if isinstance(entry, DynamoDBConfig) else dict
+            says = SourceInfo.of(entry, __version__)
+            return DebeziumWriter(*common, subjects, origin=says, typed_key=key, **limited)
+        return TopicWriter(*common, schemas, tombstones=entry.tombstones, **limited)
 
     writers = TopicWriters(make, claim=claim)
     tables = list(tables)

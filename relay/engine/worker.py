@@ -323,28 +323,21 @@ class Worker:
                 self._publishing.page(shard, result)
             case Unreadable():
                 wait = shard.wait_after(result)
-                log.log(
-                    logging.WARNING if shard.failures in WARN_AT_FAILURES else logging.DEBUG,
-                    "source %s: shard %s cannot be read, failure %d in a row: %s; retrying in %.1f s",
-                    source.name,
-                    result.shard.id,
-                    shard.failures,
-                    result.reason,
-                    wait,
-                )
+                level = logging.WARNING if shard.failures in WARN_AT_FAILURES else logging.DEBUG
+                said = "source %s: shard %s cannot be read, failure %d in a row: %s; retrying in %.1f s"
+                log.log(level, said, source.name, result.shard.id, shard.failures, result.reason, wait)
                 self._readers.again(shard, wait)
             case UnknownShard():
-                if source.has_journals:
-                    why = (
-                        f"source {source.name}: shard {result.shard.id} no longer exists, and no journal says which "
-                        "shards continue it: it was resharded and removed before it was read to its end. Run "
-                        f"`relay reset CONFIG {source.name} --to ...` to begin with the existing shards and record "
-                        "what that skips"
-                    )
-                    self._put_aside(shard, RelayError(why))
-                else:
+                if not source.has_journals:
                     state.list_soon()  # two listings without the shard mean that it is gone
                     self._readers.again(shard, _ASK_UNKNOWN_AGAIN)
+                    return
+                why = (
+                    f"source {source.name}: shard {result.shard.id} no longer exists, and no journal says which shards "
+                    "continue it: it was resharded and removed before it was read to its end. Run `relay reset CONFIG "
+                    f"{source.name} --to ...` to begin with the existing shards and record what that skips"
+                )
+                self._put_aside(shard, RelayError(why))
 
     def _put_aside(self, shard: OpenShard, why: RelayError) -> None:
         try:

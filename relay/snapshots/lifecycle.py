@@ -173,19 +173,16 @@ class Snapshots:
         )
 
     def _warn_of_unknown_tables(self, control: SnapshotControl | None, facts: Facts) -> None:
+        name = self.source.name
+        said = (
+            "source %s: the requested snapshot %s waits, because this worker does not read table %s: restart the relay "
+            "with a config that has it, or withdraw the request with `relay snapshot CONFIG %s --stop`"
+        )
         for request in waiting(control, facts):
             unknown = set(request.tables) - facts.tables
             if unknown and not request.after and request.id not in self._unknown:
                 self._unknown.add(request.id)
-                log.warning(
-                    "source %s: the requested snapshot %s waits, because this worker does not read table %s: restart "
-                    "the relay with a config that has it, or withdraw the request with `relay snapshot CONFIG %s "
-                    "--stop`",
-                    self.source.name,
-                    request.id,
-                    ", ".join(sorted(unknown)),
-                    self.source.name,
-                )
+                log.warning(said, name, request.id, ", ".join(sorted(unknown)), name)
 
     @property
     def is_due(self) -> bool:
@@ -312,14 +309,9 @@ class Snapshots:
         elif done is not None and control is not None:
             self._reported_at = now
             read, rows = done
-            left = (now - control.updated_at) * (rows - read) / read if read else None
-            log.info(
-                "source %s: snapshot: %d of about %d rows, %s",
-                self.source.name,
-                read,
-                rows,
-                f"about {left:.0f} s left" if left is not None else "no estimate yet",
-            )
+            seconds = (now - control.updated_at) * (rows - read) / max(read, 1)
+            left = f"about {seconds:.0f} s left" if read else "no estimate yet"
+            log.info("source %s: snapshot: %d of about %d rows, %s", self.source.name, read, rows, left)
 
 
 class SnapshotTables:

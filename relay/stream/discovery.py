@@ -122,8 +122,10 @@ class ListedShards:
         self.monotonic = monotonic
         # Whether this worker lists shards for all.
         self.is_owner = False
-        # The listing that ``lineage`` shows.
+        # The listing that ``lineage`` shows, how many seconds it took, and the stream that it says continues this one.
         self.newest: ShardListing | None = None
+        self.took = 0.0
+        self.successor: str | None = None
         # When this listing and the one before it began or a little earlier, or 0; when one was first wanted.
         self.listed_at = self.listed_before = 0.0
         self.wanted_at = self.clock()
@@ -136,16 +138,6 @@ class ListedShards:
         self._under_way: _UnderWay | None = None
         # When an early listing was requested, by the source's clock.
         self._wanted_soon_at = -math.inf
-
-    @property
-    def successor(self) -> str | None:
-        """The stream that continues this one, once it is known."""
-        return self.newest.successor if self.newest is not None else None
-
-    @property
-    def took(self) -> float:
-        """The duration of the listing, in seconds."""
-        return self.newest.took if self.newest is not None else 0.0
 
     @property
     def untold(self) -> ShardListing | None:
@@ -221,9 +213,8 @@ class ListedShards:
         try:
             listing = call.result()
         except RelayError as error:
-            log.warning(
-                "source %s: cannot list its shards; retrying in %d s: %s", self.source.name, _AFTER_FAILURE, error
-            )
+            said = "source %s: cannot list its shards; retrying in %d s: %s"
+            log.warning(said, self.source.name, _AFTER_FAILURE, error)
             self._next_at = self.monotonic() + _AFTER_FAILURE
             return False
         self._apply(listing, listing.begun)
@@ -232,7 +223,7 @@ class ListedShards:
     def _apply(self, listing: ShardListing, begun: float) -> None:
         """Apply ``listing``. ``begun``: when it began, by this worker's clock or a little earlier."""
         known = set(self.lineage.listed)
-        self.newest = listing
+        self.newest, self.took, self.successor = listing, listing.took, listing.successor
         self.listed_at, self.listed_before = begun, self.listed_at
         checkpoints, plan = self.lineage.committed.checkpoints, self.lineage.committed.plan
         expected = {*checkpoints, *_still_planned(plan, self.clock())}  # I1

@@ -134,11 +134,8 @@ class LostState:
 
     def _awaited(self, reading: SlowCall[T], view: CheckpointView) -> T:
         if not wait([reading], TELL_AFTER).done:
-            log.info(
-                "topic %s: waiting up to %.0f s for the transaction of another worker to end",
-                self._config.internal("watermarks"),
-                self._patience,
-            )
+            said = "topic %s: waiting up to %.0f s for the transaction of another worker to end"
+            log.info(said, self._config.internal("watermarks"), self._patience)
         while not wait([reading], 0.1).done:
             view.check_stop()
         return reading.result()

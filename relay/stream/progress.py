@@ -26,8 +26,7 @@ class CommittedProgress:
         self.clock = clock
         self._committed = committed
         self._resume = 0
-        self._of_version = -1
-        self._due = 0.0
+        self._due = -math.inf
         self._low: float | None = None
         self._low_due = 0.0
         self._gaps: Set[str] = frozenset()
@@ -45,8 +44,7 @@ class CommittedProgress:
         It needs a limit because other workers commit all the time.
         """
         now = self.clock()
-        if now >= self._due and self._of_version != (version := self._committed.version):
-            self._of_version = version
+        if now >= self._due:
             listing = self._committed.listing
             self._resume = resume_timestamp(self._committed.checkpoints, listing.shards if listing else ())
             self._due = self._next(now)

@@ -132,13 +132,8 @@ class ShardCheckpoints:
         plan, stream = self.committed.plan, self.lineage.stream
         if page.journal is None or plan is None:
             return None
-        log.info(
-            "source %s: shard %s ended with journal %s and continues as %s",
-            stream.source,
-            page.shard.id,
-            page.journal.id,
-            ", ".join(page.journal.targets),
-        )
+        said = "source %s: shard %s ended with journal %s and continues as %s"
+        log.info(said, stream.source, page.shard.id, page.journal.id, ", ".join(page.journal.targets))
         return page.journal
 
     def new(self, shard: Shard, state: ShardState = ShardState.PLANNED, **fields: Any) -> ShardCheckpoint:

@@ -143,9 +143,8 @@ class Switching:
         """Note that the new stream cannot be read yet; the other sources go on."""
         if isinstance(error, StreamGone):
             self._drained = None  # I10: go back to the previous stream, which by now another stream may follow
-        log.warning(
-            "source %s: its new stream cannot be read yet; retrying in %d s: %s", self._source.name, _RETRY_AFTER, error
-        )
+        said = "source %s: its new stream cannot be read yet; retrying in %d s: %s"
+        log.warning(said, self._source.name, _RETRY_AFTER, error)
         self._retry_at = self.clock() + _RETRY_AFTER
 
 
