@@ -27,10 +27,7 @@ _kept: list[str] = []
 
 
 def keep_for_ever(client: object) -> None:
-    """Never free ``client``, which a call may still use, not even at the end of the process.
-
-    Raises ``Unavailable`` once too many clients are kept, so that a supervisor restarts the process.
-    """
+    """Never free ``client``, which a call may still use. Raises ``Unavailable`` once too many clients are kept."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
     _kept.append(repr(client))
     if len(_kept) > _MOST_KEPT:
@@ -52,10 +49,7 @@ class BoundedCaller:
         self._thread.start()
 
     def __call__(self, call: Callable[[], T], timeout: float, check: Callable[[], object] = lambda: None) -> T:
-        """Return or raise the result of ``call``; raise ``CallTimedOut`` after ``timeout`` seconds.
-
-        ``check``: called while waiting; an exception from it ends the wait.
-        """
+        """Return the result of ``call``. Raises ``CallTimedOut`` after ``timeout`` seconds, or as ``check`` does."""
         answer: Future[T] = Future()
         self._calls.put((answer, call))
         deadline = time.monotonic() + timeout

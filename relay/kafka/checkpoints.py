@@ -1,7 +1,6 @@
 """Reads ``<name>.checkpoints``, the only record of the relay's progress.
 
-The number of partitions is a contract between workers: the murmur2 hash of a record's key gives its partition, and so
-the owner of its shard.
+The murmur2 hash of a record's key gives its partition, and so the owner of its shard.
 """
 
 from __future__ import annotations
@@ -36,11 +35,8 @@ from relay.records import CommittedRecords, owner_key
 
 log = logging.getLogger(__name__)
 
-_READ_PATIENCE = 60.0
-"""Seconds without progress after which a command stops waiting."""
-
+_READ_PATIENCE = 60.0  # seconds without progress after which a command stops waiting
 TELL_AFTER = 2.0  # seconds without progress
-
 _ASK_TIMEOUT = 5.0  # seconds, for the end offsets
 
 
@@ -73,11 +69,10 @@ class StopRequested(Exception):
 
 
 class CheckpointView(CommittedRecords):
-    """A read_committed copy of all partitions of the checkpoints topic, whoever owns them.
+    """A read_committed copy of all partitions of the checkpoints topic, whoever owns them. Used by one thread.
 
-    Used by one thread. ``poll`` applies what has arrived; ``read_to_end`` waits until it is up to date. Both raise
-    ``MissedDeletions`` if the view has to be rebuilt. ``stopping``: whether the relay was asked to stop; waits then
-    raise ``StopRequested``. ``clock``, ``wall``: monotonic seconds, and seconds since the epoch.
+    ``poll`` and ``read_to_end`` raise ``MissedDeletions`` if the view has to be rebuilt. ``stopping``: whether the
+    relay was asked to stop; waits then raise ``StopRequested``.
     """
 
     def __init__(
@@ -132,8 +127,7 @@ class CheckpointView(CommittedRecords):
         """Read ``partitions`` to their present ends; return False if that takes longer than ``timeout`` seconds.
 
         The end is the high watermark, not the last stable offset: the markers of a just committed transaction may reach
-        this topic later than the group's offsets, and until then a reader would miss its records (I3). Raises
-        ``StopRequested``.
+        this topic later than the group's offsets, and until then a reader would miss its records (I3).
         """
         asked_at, deadline = self.freshness.now(), self.clock() + timeout
         ends = self._ends(partitions, deadline)
@@ -184,10 +178,7 @@ class CheckpointView(CommittedRecords):
                 raise checkpoints_deleted(self.topic) from error
 
     def watch(self, partitions: Collection[int]) -> Callable[[], bool]:
-        """Return a function that says whether the view has everything committed to ``partitions`` before this call.
-
-        It never waits: `poll` does the reading. Raises ``Unavailable`` if the broker refuses to return end offsets.
-        """
+        """Return a function that says, without waiting, whether the view has all that is in ``partitions`` now."""
         asked = self._ask_ends(partitions, _ASK_TIMEOUT)
         ends: dict[int, int] | None = None
 

@@ -26,10 +26,9 @@ def read_all_committed(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     patience: float = _PATIENCE,
 ) -> Iterator[Message]:
-    """Yield all committed records of ``topic`` up to its present end; none if it does not exist.
+    """Yield all committed records of ``topic`` up to its present end, if it exists. Raises ``Unavailable``.
 
-    ``isolation``: which end; READ_UNCOMMITTED waits for transactions that are open now. ``patience``: seconds without
-    progress. Raises ``Unavailable``.
+    ``isolation``: READ_UNCOMMITTED waits for transactions that are open now. ``patience``: seconds without progress.
     """
     found = topics.list_topics(admin, config).get(topic)
     if found is None:
@@ -39,10 +38,7 @@ def read_all_committed(
 
 
 def open_reader(config: Config, client: str, group: str, settings: Mapping[str, Any]) -> Consumer:
-    """Return a consumer of committed records that reports the ends of partitions and stores no offsets by itself.
-
-    ``client``: its name, for `Config.client`. ``settings``: more settings for librdkafka.
-    """
+    """Return a consumer of committed records that reports the ends of partitions and stores no offsets by itself."""
     common = {
         "group.id": group,
         "enable.auto.commit": False,

@@ -1,7 +1,6 @@
 """How soon Kafka compacts the topics that grow with every commit and are read from their start.
 
-Compaction removes what a later record of the same key replaces. Kafka never compacts a topic's active segment, which
-by default ends after 1 GiB or a week: until then, everything written is read at every start.
+It never compacts a topic's active segment, which by default ends after 1 GiB or a week, and is read at every start.
 """
 
 from collections.abc import Mapping

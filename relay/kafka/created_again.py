@@ -7,5 +7,5 @@ NO_ID = "A" * 22
 
 
 def created_again(known: Mapping[str, str], ids: Mapping[str, str]) -> dict[str, str]:
-    """Return the new ids of topics whose ``ids`` differ from the ``known`` ones. One that had none may be the same."""
+    """Return the new ids of topics whose ``ids`` differ from the ``known`` ones, except of those that had none."""
     return {topic: number for topic, number in ids.items() if known.get(topic, NO_ID) not in (NO_ID, number)}

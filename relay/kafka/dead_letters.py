@@ -1,8 +1,4 @@
-"""Writes dead letters to ``<name>.dead_letters``: complete changes that could only be published as stubs.
-
-Their format is a contract, described in ``schemas/README.md``. ``spark_consumers.dead_letters`` writes the
-consumers' dead letters; ``relay.operations.dead_letters`` reads both kinds.
-"""
+"""Writes dead letters: complete changes that could only be published as stubs. ``schemas/README.md`` has the format."""
 
 import json
 from base64 import b64encode
@@ -61,10 +57,9 @@ class DeadLetterWriter:
         detail: str,
         encoding: Literal["avro", "json"],
     ) -> int:
-        """Send the complete ``change``, in chunks if it does not fit into one record. Return the number of bytes sent.
+        """Send ``change``, which is ``encoded``, in chunks if it has to. Return the number of bytes sent.
 
-        ``encoded``: the change in ``encoding``. ``item_key``: the full primary key as JSON. Raises ``RelayError`` if
-        even the headers are too large for the topic.
+        ``item_key``: the full primary key as JSON. Raises ``RelayError`` if even the headers are too large.
         """
         token, snapshot = change.token, change.snapshot
         headers: Headers = [

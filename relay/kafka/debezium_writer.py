@@ -1,8 +1,6 @@
 """Writes the changes of one table as Debezium's connectors do: see ``relay.avro.debezium``.
 
-The partition is chosen as in the relay's own envelope (I2), and a null follows each deletion. What the envelope cannot
-say is on the relay's other topics only: gaps, and in full among the dead letters what is too large
-or cannot be encoded.
+The partition is chosen as in the relay's own envelope (I2). What Debezium's cannot say is on the relay's other topics.
 """
 
 import logging

@@ -1,7 +1,6 @@
-"""How far behind its topic a reader is, partition by partition.
+"""How far behind its topic a reader is: another connection asks for the ends of all partitions every few seconds.
 
-A consumer reports nothing while it cannot reach a broker, and a process does not notice that it was paused. So another
-connection asks for the ends of all partitions every few seconds, and they are compared with what was read.
+A consumer reports nothing while it cannot reach a broker, and a process does not notice that it was paused.
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ AskForEnds = Callable[[float], Mapping[TopicPartition, "Future[Any]"]]
 
 
 class MissedDeletions(RelayError):
-    """The records read may differ from the topic's present records, so the topic has to be read from its start.
-
-    A partition was not read for so long that deletions in it may be gone, or it now ends before the last offset read.
-    """
+    """A partition lacks deletions that were not read, or ends before the last offset read: read the topic anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,10 @@ def has_members(admin: AdminClient, group: str) -> bool:
 def offsets_behind(
     admin: AdminClient, config: Config, group: str, names: Iterable[str], *, others: bool = False
 ) -> int | None:
-    """Return how many offsets the commits of ``group`` are behind the ends of its topics, in all partitions.
+    """Return how many offsets the commits of ``group`` are behind the ends of the topics ``names``; None without any.
 
-    ``names``: its topics. ``others``: also count other topics in which it has commits. A partition without a commit
-    counts from its first offset. Return None if it has no commits. The end of a transaction takes an offset, too.
-    Raises ``Unavailable``, also if Kafka does not answer within some seconds.
+    ``others``: also count other topics in which it has commits. A partition without a commit counts from its first
+    offset. Raises ``Unavailable``, also if Kafka does not answer within some seconds.
     """
     deadline = monotonic() + _REQUEST_TIMEOUT
 

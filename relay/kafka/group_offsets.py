@@ -156,9 +156,8 @@ def check_start(start: str, *, option: str = "--from", has_group: bool = True) -
 class GroupOffsets:
     """The offsets of a consumer's topics and of its Kafka group. Threads may share it, like Kafka's client.
 
-    ``name``: the group, by default ``<name>.<consumer>``. ``admin``: a client that is open, by default one of its own.
-    ``cache``: the place of the cache that the consumer invalidates, "" for other consumers. ``http``: the address of
-    its status, or "". Both are noted with each commit.
+    ``name``: the group, by default ``<name>.<consumer>``. ``cache``: the place of the cache that the consumer
+    invalidates, or "". ``http``: the address of its status, or "". Both are noted with each commit.
     """
 
     def __init__(
@@ -208,12 +207,10 @@ class GroupOffsets:
         return [TopicPartition(topic, number) for topic in self.topics for number in sorted(found[topic].partitions)]
 
     def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False) -> Offsets:
-        """Return the present offsets for ``start``. ``option``: its name in errors.
+        """Return the present offsets for ``start``, as `check_start` knows it. ``option``: its name in errors.
 
-        It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for another group's, an ISO time, a relative
-        time such as ``-2h``, or offsets as JSON; ``others``: the offset for partitions that JSON leaves out. The caller
-        stores them, so that a consumer killed before its first batch starts there again. ``makes_up``: whether this
-        start makes up for unread records of a topic that was created again. Raises ``ConfigError`` for any other text.
+        ``others``: the offset for partitions that JSON leaves out. ``makes_up``: whether this start makes up for unread
+        records of a topic that was created again. Raises ``ConfigError``.
         """
         check_start(start, option=option)
         partitions = self.partitions()
@@ -286,8 +283,7 @@ class GroupOffsets:
     def other_cache(self) -> str | None:
         """Return why this cache must not begin here, if the group has the offsets of another cache; otherwise None.
 
-        A cache that does not run would seem to be as far as the other. Offsets without a cache may be this cache's, and
-        so may a place under another name: the store has to decide. Raises ``Unavailable``.
+        Offsets without a cache may be this cache's, and so may another name: the store decides. Raises ``Unavailable``.
         """
         caches = {noted(each).cache for each in self._committed(self._consumer)} - {"", self._cache}
         if not caches:  # I10

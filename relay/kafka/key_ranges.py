@@ -8,10 +8,7 @@ from relay.keyrange import KeyRange, shard_range
 
 
 def key_range(config: Config, topics: Collection[str], text: str, *, asked_as: str) -> KeyRange:
-    """Return the key range that a reader of ``topics`` asks for. Raises ``ConfigError``.
-
-    ``asked_as``: what errors call it: the option, or the parameter.
-    """
+    """Return the key range that a reader of ``topics`` asks for. Raises ``ConfigError``, which names ``asked_as``."""
     try:
         wanted = KeyRange.parse(text)
     except ValueError as error:

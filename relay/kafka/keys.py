@@ -1,8 +1,4 @@
-"""Kafka keys and partitions.
-
-The bytes of a key must never change: its items would move to another partition and lose their order (I2). The golden
-files pin them.
-"""
+"""Kafka keys and partitions. Golden files pin the bytes: with others, items would change partitions (I2)."""
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping

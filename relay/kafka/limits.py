@@ -1,8 +1,4 @@
-"""The largest record and batch that brokers and the producer allow.
-
-A larger change becomes a stub (``relay.kafka.topic_writer``). Its size has to be the same each time, so it is measured
-before compression.
-"""
+"""The largest record and batch that brokers and the producer allow, measured before compression: always the same."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,10 +29,7 @@ def too_small(topic: str, limit: int, size: int) -> str:
 
 
 def largest_records(found: Sequence[FoundTopic], producer: Mapping[str, Any]) -> dict[str, int]:
-    """Return the bytes of the largest record of each topic, as ``record_size`` counts them.
-
-    It is the smallest of the limits of the topic, of its broker, and of a producer with these settings.
-    """
+    """Return the bytes of each topic's largest record, as ``record_size`` counts: the least of all limits for it."""
     own = int(producer.get("message.max.bytes", LARGEST_MESSAGE))
     return {each.topic.name: min(own, each.largest_message or own) for each in found}
 

@@ -25,10 +25,7 @@ def offset_bounds(
     *,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[Partition, tuple[int, int]]:
-    """Return the first and the end offset of each partition, for a reader with this ``isolation``.
-
-    Waits up to ``timeout`` seconds for partitions that have no leader yet. Raises ``Unavailable``.
-    """
+    """Return the first and the end offset of each partition. Raises ``Unavailable`` after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     wanted = list(partitions)
     first = _offsets(admin, wanted, OffsetSpec.earliest(), deadline, isolation)  # type: ignore[no-untyped-call]

@@ -1,7 +1,4 @@
-"""What a user may do in Kafka, according to the brokers, for ``relay check``. Nothing is written to find out.
-
-Brokers do not report permissions for transactional ids.
-"""
+"""What a user may do in Kafka according to the brokers, which say nothing of transactional ids. Writes nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future

@@ -26,10 +26,9 @@ _SLOTS = 256
 
 
 class Identity:
-    """The ``transactional.id`` of a worker: a numbered slot on this host.
+    """The ``transactional.id`` of a worker: a numbered slot on this host, held by a file lock.
 
-    It is held by a file lock that the kernel releases when the process dies. A worker that restarts with it at once
-    aborts the transaction left open by its predecessor. That only saves the timeout: correctness rests on the fence.
+    A worker that restarts aborts the transaction of its predecessor, which saves the timeout: the fence keeps it safe.
     """
 
     def __init__(self, name: str) -> None:
@@ -75,8 +74,7 @@ _TELL_EVERY = 10.0  # seconds
 class Producers:
     """Opens two producers under the worker's name, and replaces each one that is spent.
 
-    They take turns, one per transaction: the broker refuses a producer's next transaction until all markers of its last
-    one are written, but the other producer can begin at once. ``probe``, ``stop_by``: see ``Publisher``.
+    They take turns: the broker refuses a producer's next transaction until all markers of its last one are written.
     """
 
     def __init__(

@@ -35,8 +35,7 @@ _UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}
 class ConnectionLog:
     """Receives the log lines of a client and passes them on to ``logger``. Called by the thread that polls the client.
 
-    librdkafka reports a failed connection only in its log, before it repeats the requests in flight; the call itself
-    succeeds. If a request times out, librdkafka closes the connection, and logs only the timeout.
+    Only there, librdkafka reports a failed connection, before it repeats requests, or a timeout, after which it closes.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -89,11 +88,10 @@ class Abandoned(Fenced):
 
 
 class Publisher:
-    """A transactional producer. Used by one thread at a time.
+    """A transactional producer. Used by one thread at a time. Raises ``NoAnswer`` after the transaction timeout.
 
     ``limits``: per topic, the bytes of the largest record; checked for the relay's own records, which have no headers.
-    ``stop_by``: returns the monotonic time until which to wait for an unreachable broker; ``math.inf`` while nobody has
-    asked the relay to stop. Raises ``NoAnswer`` if no broker answers within the transaction timeout.
+    ``stop_by``: returns the monotonic time until which to wait for a broker; ``math.inf`` before a stop.
     """
 
     def __init__(
@@ -168,10 +166,7 @@ class Publisher:
         partition: int,
         headers: list[tuple[str, str | bytes | None]] | None = None,
     ) -> None:
-        """Produce a record in the open transaction; wait while the queue is full.
-
-        Raises ``Aborted``, ``Fenced``, or ``RelayError`` for a record without headers that is too large.
-        """
+        """Produce a record; wait while the queue is full. Raises ``Aborted``, ``Fenced``; ``RelayError``: too large."""
         if headers is None and value is not None:
             self._check_size(topic, value, key or b"")
         while True:
@@ -201,10 +196,7 @@ class Publisher:
             )
 
     def flush(self) -> None:
-        """Wait until the broker has acknowledged every record sent in the open transaction.
-
-        Raises ``TooSlow`` if that takes too long, ``Aborted`` at each later call, and ``Fenced``.
-        """
+        """Wait for the acknowledgement of every record. Raises ``TooSlow``, then ``Aborted``, and ``Fenced``."""
         if self._gave_up:  # I1: the transaction must not be committed without them
             raise Aborted(f"the broker did not acknowledge some of its records in time: {_IF_SLOW}")
         deadline = self._begun + _FLUSH_SHARE * self._timeout
@@ -277,8 +269,7 @@ class Publisher:
     def _call(self, name: str, call: Callable[[], T]) -> T:
         """Retry ``call`` until the broker answers. A timed-out call may have taken effect; repeating it is safe.
 
-        Raises ``Abandoned`` after the transaction timeout: this client may have lost its connection for good while
-        others get through (librdkafka issue 3779).
+        Raises ``Abandoned`` after the transaction timeout: another client may get through (librdkafka issue 3779).
         """
         deadline = time.monotonic() + self._timeout
         while True:
@@ -306,10 +297,7 @@ class Publisher:
             )
 
     def _refuse_if_too_large(self) -> None:
-        """Raise ``RelayError`` if the transaction failed because a record is too large for its topic.
-
-        The commit of a failed transaction is refused with the reason, which the error of ``produce`` lacks.
-        """
+        """Raise ``RelayError`` if a record was too large: the reason, which only the refused commit says."""
         try:
             self._producer.commit_transaction(_CALL_TIMEOUT)
         except KafkaException as refused:

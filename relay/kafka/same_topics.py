@@ -1,7 +1,6 @@
 """Recognizes topics that were created again, while they are read or since a group committed its offsets.
 
-Kafka deletes the offsets of a topic with the topic. But a program may commit once more before it notices: after a
-restart it would continue at those offsets in the new topic. So the topic's id is committed with the offsets.
+A program may commit once more after its topic was deleted with its offsets: so the id of the topic is committed, too.
 """
 
 import time

@@ -82,8 +82,7 @@ def barrier_timeout(transaction_timeout: float) -> float:
 class KafkaSettings:
     """``client``: for consumers and admin clients. ``producer``: all settings of the transactional producer.
 
-    ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts are derived from it. ``limits``: see
-    ``largest_records``; empty until the topics are known. ``ddl``: for SQL sources.
+    ``transaction_timeout``: seconds. ``limits``: see ``largest_records``; empty until the topics are known.
     """
 
     name: str

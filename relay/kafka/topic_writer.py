@@ -62,8 +62,7 @@ class TopicWriter:
     """Encodes and sends the changes of one table.
 
     ``key``: the mode of the record key. ``tombstones``: send a null value after each DELETE. ``largest``: bytes of the
-    largest record the topic allows. ``dead_letters``: keeps the complete change of each stub; without it, such a change
-    is an error. ``on_unencodable``: what to do with a change that Avro cannot hold exactly.
+    largest record. ``dead_letters``: keeps the complete change of each stub; without it, such a change is an error.
     """
 
     table: TableSchema
@@ -95,8 +94,7 @@ class TopicWriter:
     def send_page(self, publisher: RecordSender, changes: list[Change] | ChangeBlock, resume_timestamp: int) -> int:
         """Send ``changes`` in the open transaction, in order (I2); return the bytes of all values sent.
 
-        Raises ``RelayError`` for a change that cannot be published even as a stub, and with ``on_unencodable: fail``
-        also for a change that Avro cannot hold.
+        Raises ``RelayError`` for a change that cannot be published, or only as a stub, with ``on_unencodable: fail``.
         """
         relayed_at = time.time_ns() // 1000
         records: Iterable[Record | None] = repeat(None)
@@ -154,10 +152,7 @@ class TopicWriter:
         return self._encoder.encode(change)
 
     def send_to_all_partitions(self, publisher: RecordSender, change: Change, resume_timestamp: int) -> None:
-        """Send ``change``, which is not about a single item, to every partition of the topic.
-
-        Raises ``RelayError`` if it is too large for the topic.
-        """
+        """Send ``change``, which is not about one item, to all partitions. Raises ``RelayError`` if it is too large."""
         change.resume_timestamp, change.relayed_at = resume_timestamp, time.time_ns() // 1000
         self._send_to_all(publisher, change)
 
@@ -226,10 +221,6 @@ def _deletes(changes: list[Change] | ChangeBlock, at: int) -> bool:
 def compiled_records(
     schema: Mapping[str, Any], header: bytes, table: TableSchema, codec: KeyCodec, partitions: int, largest: int
 ) -> RecordWriter | None:
-    """Return the function that writes ordinary records of one table, or None without the compiled core.
-
-    ``schema``, ``header``: as for ``ChangeEncoder``. ``largest``: bytes of a record's value, key and token.
-    """
     if (core := native.core()) is None:
         return None
     fields = {field["name"]: field["type"] for field in schema["fields"]}

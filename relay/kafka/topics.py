@@ -1,8 +1,4 @@
-"""The topics that the relay requires, and their settings.
-
-``survey`` inspects them, for ``relay check``; ``create_missing`` also creates missing ones. The relay never alters an
-existing topic: it refuses a topic that would break an invariant.
-"""
+"""The topics that the relay requires, and their settings. It creates missing topics, and never alters existing ones."""
 
 import logging
 import os
@@ -52,8 +48,7 @@ _ALL = "Kafka would delete all but the last record of each key"
 # Errors that waiting does not fix.
 _REFUSALS = {KafkaError._AUTHENTICATION, KafkaError._SSL}
 _CONNECT_TIMEOUT = 10.0
-# The timeout when every broker refuses connections: waiting longer seldom helps.
-_DOWN_TIMEOUT = 3.0
+_DOWN_TIMEOUT = 3.0  # when every broker refuses connections: waiting longer seldom helps
 _REQUEST_TIMEOUT = 15.0
 _CREATE_TIMEOUT = 30.0
 
@@ -154,8 +149,7 @@ def _of_changes(config: Config, table: str, settings: Mapping[str, str]) -> Requ
 def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
     """Return an admin client that has reached a broker within ``timeout`` seconds.
 
-    Raises ``Unavailable`` with the brokers and why none answered, or why AWS gives no token; ``ConfigError`` for a
-    setting in ``kafka.producer`` that librdkafka refuses.
+    Raises ``Unavailable``; ``ConfigError`` for a setting in ``kafka.producer`` that librdkafka refuses.
     """
     reasons: list[KafkaError] = []
     try:

@@ -37,10 +37,9 @@ _LONGEST_EVER = 1.0
 
 
 class TransactionSize:
-    """How many bytes of values a transaction may have: a part of what the broker has lately accepted.
+    """How many bytes of values a transaction may have: a part of what the broker took in the last ``lately`` seconds.
 
-    The duration of the last commit does not help: with a quota, a long wait follows a fast commit. ``lately``: how far
-    back "lately" reaches, in seconds. ``clock``: monotonic seconds.
+    The duration of the last commit does not help: with a quota, a long wait follows a fast commit.
     """
 
     def __init__(self, lately: float, clock: Callable[[], float]) -> None:
@@ -66,10 +65,9 @@ class TransactionSize:
 
 
 class OpenTransaction:
-    """The current transaction. It begins with its first record. After a commit or abort, the object is reused.
+    """The current transaction, which begins with its first record, and after a commit or abort the next one.
 
-    ``publishers``: provides the publisher of each transaction. ``timeout``: of a transaction, in seconds. ``clock``:
-    monotonic seconds.
+    ``publishers``: one for each transaction. ``timeout``: of a transaction, in seconds. ``clock``: monotonic.
     """
 
     def __init__(
@@ -131,10 +129,7 @@ class OpenTransaction:
         return min(_LONGEST_EVER, max(LONGEST_OPEN, self._commit_took / _COMMIT_SHARE))
 
     def linger(self, *, backlog: bool) -> float:
-        """Return how many seconds to keep it open although no change waits: 0 unless the load is high.
-
-        ``backlog``: whether a shard that is being read is known to have more.
-        """
+        """Return how many seconds to keep it open although no change waits. ``backlog``: a shard has more to read."""
         since = self.clock() - self._committed_at
         # Snapshot rows are gathered too, but changes do not wait because of them.
         load = self.size if self.takes_rows else self.size - self.yielding

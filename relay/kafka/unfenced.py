@@ -20,10 +20,9 @@ _SLICE = 0.5  # seconds; while a producer flushes, Python handles no signals
 def write_unfenced(
     settings: KafkaSettings, key: bytes, value: bytes | None, look: str, check: Callable[[], object] = lambda: None
 ) -> None:
-    """Write or remove a record, and wait until that is stored. Raises ``Unavailable``.
+    """Write or remove a record, and wait until that is stored. Raises ``Unavailable``, and what ``check`` raises.
 
-    ``look``: the command that shows whether it was stored after all. ``check``: called while waiting; an exception from
-    it ends the wait.
+    ``look``: the command that shows whether it was stored after all. ``check``: called while waiting.
     """
     failures: list[KafkaError] = []
 
