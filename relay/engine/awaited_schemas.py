@@ -1,8 +1,4 @@
-"""Pages that wait until the schemas of their changes are published, in order for each shard.
-
-If a schema registry or a broker does not answer, it is asked again until it does, as a source is. Other pages go on.
-Used by the worker's thread.
-"""
+"""Pages that wait until the schemas of their changes are published, in order for each shard. Other pages go on."""
 
 import logging
 import math
@@ -23,9 +19,7 @@ log = logging.getLogger(__name__)
 
 Results = Sequence[tuple[OpenShard, ReadOutcome]]
 
-# The first failure is logged as a warning, too: nothing else says that a registry is down.
-_WARN_AT = {1} | WARN_AT_FAILURES
-
+_WARN_AT = {1} | WARN_AT_FAILURES  # the first, too: nothing else says that a registry is down
 
 _Made = TopicWriter | tuple[TableSchema, RelayError]
 """A writer, or a table and why it has no writer. After ``NoAnswer`` it may get one later."""
@@ -48,10 +42,9 @@ class AwaitedSchemas:
         self._held.clear()
 
     def let_through(self, results: Results) -> Iterator[tuple[OpenShard, ReadOutcome]]:
-        """Yield the results that may be published now, from ``results`` and from those held before.
+        """Yield what may be published now of ``results`` and of those held before. Raises ``ConfigError``.
 
-        In place of a page whose schema is refused, yields the error (I12). A shard is not read on until its page is
-        published, so its order stays (I2). Raises ``ConfigError``.
+        In place of a page whose schema is refused, yields the error (I12). A shard that waits is not read on (I2).
         """
         self._take_published()
         waiting: Results = [*self._held, *results] if self._held else results

@@ -12,10 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class ReloadedConfig:
-    """The ``config`` in force, and its reloads. It outlives a worker, and so does a request to reload.
-
-    ``read``: reads the config again. Used by the worker's thread; ``request`` also by a signal handler in it.
-    """
+    """The ``config`` in force, and its reloads with ``read``. It outlives a worker, and so does a request to reload."""
 
     def __init__(self, config: Config, read: Callable[[], Config]) -> None:
         self.config = config
@@ -24,7 +21,7 @@ class ReloadedConfig:
         self._reading: SlowCall[Config] | None = None
 
     def request(self) -> None:
-        """Request a reload of the config, which the next `serve` begins."""
+        """Request a reload, which the next `serve` begins. Safe to call from a signal handler."""
         self._requested = True
 
     def close(self) -> None:

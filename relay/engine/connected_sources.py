@@ -1,9 +1,8 @@
 """Which sources of a config are connected, and why the others are not (I12).
 
-A worker relays the sources that are connected. It ends when another source is back or one of its own is refused, and
-the next worker begins with all readable sources, so that a source that comes back is validated as at the first start.
-The next worker waits for each source that the last one read, however long connecting takes. So each worker reads more
-sources than the one before, unless a source fails by itself, and with n sources there are at most n workers.
+A worker ends when another source is back or one of its own is refused, and the next one begins with all readable
+sources, so that a source that comes back is validated as at the first start. It waits for each source that the last
+worker read, however long connecting takes: each worker reads more sources than the one before.
 """
 
 import logging
@@ -37,10 +36,7 @@ _AT_ONCE = BoundedSemaphore(16)
 
 
 class ConnectedSources:
-    """The connections to sources. It outlives a worker and is used by its thread. ``clock``: monotonic seconds.
-
-    ``refusals``: by source, why it is not read.
-    """
+    """The connections to sources, which outlive a worker. ``refusals``: by source, why it is not read."""
 
     def __init__(self, reloaded: ReloadedConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.refusals: Mapping[str, Refusal] = {}

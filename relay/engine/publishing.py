@@ -47,10 +47,7 @@ _LARGEST_LISTING = 1 << 20
 
 @dataclass(eq=False, slots=True)
 class _Sent:
-    """A page in the open transaction.
-
-    ``before``: with a gap, the checkpoint to commit before the gap. ``checkpoint``: covers the page, if `is_covered`.
-    """
+    """A page in the open transaction. ``before``: the checkpoint to commit before its gap, if it has one."""
 
     shard: OpenShard
     page: Page
@@ -178,10 +175,7 @@ class Publishing:
         return written
 
     def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
-        """Commit, and return a function that says whether the view shows the records yet.
-
-        ``earlier``: partitions with records that may have been committed before without waiting for them.
-        """
+        """Commit, and return a function that says whether the view shows that, and what ``earlier`` partitions had."""
         return self._view.watch(self.commit() | earlier)
 
     def commit_and_see(self) -> None:
@@ -190,9 +184,9 @@ class Publishing:
             self._view.require_end(written, self._group.barrier_timeout)
 
     def again(self, why: Exception) -> None:
-        """After an abort, publish the pages of shards that are still open again, each time after a longer pause.
+        """After an abort, for the reason ``why``, publish the pages of open shards again, after ever longer pauses.
 
-        ``why``: the reason of the abort. Raises ``Fenced``, or ``Unavailable`` if a topic no longer exists.
+        Raises ``Fenced``, or ``Unavailable`` if a topic no longer exists.
         """
         while True:
             try:

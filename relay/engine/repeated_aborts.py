@@ -29,10 +29,7 @@ _INTERNAL = ("__transaction_state", "__consumer_offsets")
 
 
 class RepeatedAborts:
-    """Counts aborts. ``topics``: returns the names of the topics that the worker writes to.
-
-    ``liveness``: knows how many transactions have failed since the last commit.
-    """
+    """Counts aborts. ``topics``: returns the names of the topics that the worker writes to."""
 
     def __init__(
         self,
@@ -56,9 +53,7 @@ class RepeatedAborts:
         self._failed(self._explained(why))
 
     def aborted(self, why: str, *, slow: bool = False) -> None:
-        """Wait before the next attempt: not at all the first time after a commit, then longer each time.
-
-        ``slow``: whether the broker did not acknowledge it in time.
+        """Wait before the next attempt, longer each time. ``slow``: the broker did not acknowledge it in time.
 
         I10: after several aborts, raises ``Unavailable`` if one of the topics does not exist or may no longer be used.
         """
@@ -114,10 +109,7 @@ class RepeatedAborts:
 
 
 def shortage(client: Mapping[str, Any], topics: Collection[str]) -> str:
-    """Return what keeps transactions with records on ``topics`` from being committed; empty if nothing is known to.
-
-    librdkafka repeats such writes without a word. What this user may not see is taken for writable.
-    """
+    """Return for want of which replicas writes to ``topics`` are repeated without a word; empty if none is known."""
     names = sorted({*topics, *_INTERNAL})
     settings: dict[str, Any] = {**client, "logger": SILENT_LOG}
     admin = AdminClient(settings)

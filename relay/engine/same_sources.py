@@ -24,10 +24,7 @@ _COMES_BACK = 30.0
 
 
 class SameSources:
-    """Compares workers. Used by the worker's thread. ``mine``: this worker's record. ``clock``: monotonic seconds.
-
-    ``differences``: in words, how other workers' configs differ (I10).
-    """
+    """Compares workers. ``mine``: this worker's record. ``differences``: in words, how others' configs differ (I10)."""
 
     def __init__(self, group: Assignment, mine: PartitionOwner, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock

@@ -23,10 +23,7 @@ def take(
     topics: Mapping[tuple[str, str], str] | None = None,
     debezium: Set[str] = frozenset(),
 ) -> WorkerStatus:
-    """Return the status. For the worker's thread. ``absent``: sources that are not read. ``topics``: by table.
-
-    ``debezium``: the sources in its envelope, whose tables are never read beside their streams.
-    """
+    """Return the status. ``absent``: sources that are not read. ``debezium``: those that never have snapshots."""
     return WorkerStatus(
         group.group,
         group.joined,

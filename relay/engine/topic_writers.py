@@ -1,7 +1,6 @@
 """The topic writers of all tables, including tables that appear or change their columns while the relay runs.
 
-A writer belongs to one schema of one table. Pages of several shards may be on either side of a change of columns, so
-the writers of all schemas are kept, and each page says which schema it uses.
+Shards may be on either side of a change of columns: a writer belongs to one schema, and each page says which it uses.
 """
 
 import logging
@@ -40,9 +39,8 @@ Claim = Callable[[str, str], object]
 class TopicWriters(dict[tuple[str, str], TopicWriter]):
     """The writers by source and table, for the schema in use.
 
-    ``make``: publishes a schema, creates its topic, and returns the writer for `add`. It waits for Kafka or the schema
-    registry, raises ``RelayError``, and any thread may call it. ``claim``: takes a source and one of its tables that
-    another worker publishes; raises ``ConfigError`` if the topic belongs to another table here.
+    ``make``: publishes a schema, creates its topic, and returns the writer for `add`, in any thread. ``claim``: takes a
+    source and a table of another worker; raises ``ConfigError`` if the topic belongs to another table here.
     """
 
     def __init__(

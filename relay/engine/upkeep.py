@@ -22,10 +22,7 @@ _PLANS_AT_ONCE = 16
 
 
 class Upkeep:
-    """The upkeep of a worker's sources, in its thread. ``config``: the settings that SIGHUP may change.
-
-    That thread serves the group, so nothing here may wait for a database: see ``process.slow_call``.
-    """
+    """The upkeep of a worker's sources, in its thread: nothing here may wait for a database (``process.slow_call``)."""
 
     def __init__(self, group: Assignment, publishing: Publishing, same: SameSources, config: ReloadedConfig) -> None:
         self._group = group

@@ -42,8 +42,7 @@ from relay.stream.source_state import SourceState
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""Seconds that a stop retries calls that a broker does not answer. The last call, and leaving the group, take up to 4 s
-more: a stop takes at most ten."""
+"""Seconds that a stop retries calls without an answer. The last call, and leaving the group, take up to 4 s more."""
 
 _ASK_DONE_SHARE = 20
 """The check whether everything is caught up may take one part in this many of the time between two checks."""
@@ -55,11 +54,7 @@ _SERVE_EVERY = 0.01
 
 
 class Worker:
-    """Relays ``sources`` until stopped, until caught up if asked to, or until one of ``connections`` is back.
-
-    ``sources``: by their connected streams. ``writers``: by (source, table). ``observer``: shows the worker's state.
-    ``config``: the settings that SIGHUP may change. ``probe``: called between the steps of a commit.
-    """
+    """Relays ``sources``, by their streams, until stopped, caught up if asked to, or one of ``connections`` is back."""
 
     def __init__(
         self,
@@ -116,9 +111,7 @@ class Worker:
     def run(self, lost: LostState | None = None) -> bool:
         """Relay until stopped. Return True unless the worker only ended because another source is back.
 
-        ``lost``: refuses sources whose checkpoints are lost.
-
-        Raises ``RelayError`` for errors that a retry cannot repair; the next run repeats what is not committed.
+        ``lost``: refuses sources whose checkpoints are lost. Raises ``RelayError`` for what a retry cannot repair.
         """
         try:
             with suppress(StopRequested):  # while it waited for Kafka

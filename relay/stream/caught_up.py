@@ -13,10 +13,7 @@ from relay.stream.watermark_records import MARGIN
 
 
 class CaughtUp:
-    """What the pages of a stream have shown since ``started`` (seconds). Used by the worker's thread.
-
-    ``has_heads``: whether its source knows the heads of its shards.
-    """
+    """What pages of a stream have shown since ``started`` (seconds). ``has_heads``: its source knows shards' heads."""
 
     def __init__(self, started: float, *, has_heads: bool = False) -> None:
         self.started = started

@@ -1,9 +1,7 @@
 """Discovers the shards of a stream: lists them in a thread, once a minute, or more often while something is unclear.
 
 One worker, the owner of the listing's record, lists them for all, because AWS limits an account's listings. The others
-read its listings, and list shards themselves while a listing is missing.
-
-Shards that journals announce are not listed: they follow directly from the checkpoints.
+list shards themselves while a listing is missing. Shards that journals announce follow from the checkpoints.
 """
 
 import logging
@@ -108,10 +106,7 @@ class _UnderWay:
 
 
 class ListedShards:
-    """Keeps ``lineage`` up to date with listings, none of which began before ``since``, in seconds; 0 accepts any.
-
-    Used by the worker's thread.
-    """
+    """Keeps ``lineage`` up to date with listings, none of which began before ``since``, in seconds; 0 accepts any."""
 
     def __init__(
         self, source: Source, lineage: Lineage, *, since: float = 0.0, monotonic: Callable[[], float] = time.monotonic
@@ -254,10 +249,7 @@ class ListedShards:
         return ShardListing(begun, self.clock() - begun, tuple(shards), following if following != own else None)
 
     def _is_uncertain(self) -> bool:
-        """Whether a shard is missing, or has ended while its children are not listed yet.
-
-        A shard that no checkpoint names, or that has ended, is missing for good after two listings without it.
-        """
+        """Whether a shard may only seem to be missing, or has ended while its children are not listed yet."""
         lineage = self.lineage
         return any(times == 1 for times in lineage.absent.values()) or any(
             shard in lineage.absent

@@ -1,10 +1,8 @@
 """Gaps that wait for a person: pending under ``on_gap: fail``, accepted by ``relay gaps accept``, then published.
 
-Their records are written outside the workers' transactions and without the fence, because any worker may find a gap
-while another owns the record's partition, and a person decides from yet another process. Their timing does not matter:
-every worker that finds the gap writes the same pending record, and a decision that is missed, or overwritten by a late
-pending record, only makes the relay stop and ask again. That a gap is published once depends on the checkpoint in its
-transaction alone (I3). The owner of a record's partition removes it once that checkpoint is committed.
+Their records are written without the fence, because any worker may find a gap, and a person decides in yet another
+process. A decision that is missed, or overwritten by a late pending record, only makes the relay ask again: that a gap
+is published once depends on the checkpoint in its transaction alone (I3).
 """
 
 import logging
@@ -27,10 +25,7 @@ def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
 
 
 def resolved(committed: CommittedStream, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
-    """Return the keys of records whose gap, or one that stands for it, is in ``published`` and needs no further record.
-
-    A decision to repair stays until a snapshot was requested for the gap: nothing else records it.
-    """
+    """Return the keys of records that are done: their gap is ``published``, and ``repaired`` if that was decided."""
 
     def is_resolved(pending: PendingGap) -> bool:
         gap = committed.reported_as(pending)
@@ -44,9 +39,9 @@ def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
 
 
 def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
-    """Return the decision about ``gap``, None without one; write the gap as pending if it has no record.
+    """Return the decision about ``gap``, if there is one; write the gap as pending if it has no record.
 
-    Raises ``StopRequested``. If Kafka does not answer, there is no decision yet, and the caller asks again.
+    Raises ``StopRequested``. If Kafka does not answer, the caller asks again.
     """
     known = find(view, gap)
     if known is None:

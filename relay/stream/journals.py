@@ -1,8 +1,6 @@
 """Lineage of streams that announce reshards themselves, in journals.
 
-A source with journals has no listing of shards. Its shards follow from the plan and from the last checkpoint of each
-shard that a journal ended. Every worker derives the same shards.
-
+The shards follow from the plan and from the last checkpoint of each shard that a journal ended, for all workers alike.
 The name of a shard that does not have all tables is followed by a tag, and by a number if one of its ancestors had the
 same name and tables. It does not depend on anything else, so journals that come later do not change it.
 """

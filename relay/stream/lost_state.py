@@ -44,9 +44,8 @@ SCHEMAS_LOST = "schemas lost"
 class Loss:
     """State that a source has lost. ``signs``: how the loss shows, in words.
 
-    ``offsets``: how many offsets were used in each topic of its changes. Nothing is published before the loss is
-    accepted, so these numbers distinguish two losses. ``shards``: the keys of lost checkpoints whose watermarks still
-    exist.
+    ``offsets``: how many offsets were used in each topic of its changes, which distinguishes two losses. ``shards``:
+    the keys of lost checkpoints whose watermarks still exist.
     """
 
     signs: Sequence[str]
@@ -71,11 +70,7 @@ class LostState:
         return topics.cluster_id(self._admin, self._config)
 
     def require_checkpoints(self, view: CheckpointView, sources: Sequence[Source]) -> None:
-        """Read ``view`` to its end, and refuse sources that have lost checkpoints: changes would be skipped or
-        published twice.
-
-        Raises ``Unavailable`` and ``StopRequested``.
-        """
+        """Read ``view``, and refuse sources with lost checkpoints. Raises ``Unavailable`` and ``StopRequested``."""
         reading = SlowCall("watermarks", self._watermarked)
         view.require_end(range(topics.CHECKPOINT_PARTITIONS), self._patience)
         self._require_own(view, sources)
@@ -188,10 +183,7 @@ class LostState:
             )
 
     def without_schema(self, schemas: PublishedSchemas, tables: Sequence[TableSchema]) -> dict[str, Loss]:
-        """Return, by source, signs of records on the topics of those ``tables`` that have no known schema.
-
-        The topic of a table that was never relayed may have belonged to a table that was.
-        """
+        """Return, by source, signs of records on the topics of those ``tables`` that have no known schema."""
         unknown = self._lacking(schemas, tables)
         used = self._offsets(self._config.topic(each.table) for each in unknown)
         if not used:

@@ -16,8 +16,6 @@ _MOST_NAMED = 500  # tables in one checkpoint, whose record would otherwise beco
 
 
 class NewTables:
-    """Used by the worker's thread."""
-
     def __init__(self, source: Source, committed: CommittedStream) -> None:
         self._source = source
         self._committed = committed

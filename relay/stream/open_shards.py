@@ -22,10 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class OpenShards:
-    """The open shards of a stream, for the worker's thread. ``latest``: their checkpoints, ahead of the committed ones.
-
-    ``is_awaited``: whether somebody waits until they are read to their heads.
-    """
+    """The open shards of a stream. ``is_awaited``: whether somebody waits until they are read to their heads."""
 
     def __init__(
         self, source: Source, latest: ShardCheckpoints, readers: ReaderPool, set_aside: SetAside, *, is_awaited: bool
@@ -166,10 +163,7 @@ def start_of_late(plan: Plan, children: Iterable[str]) -> Start | None:
 
 
 class LateShard:
-    """Reads a shard, through ``reader``, that no listing showed before its children were begun.
-
-    Its changes would come after its children's (I2). If it has changes, they become a gap; otherwise nothing is lost.
-    """
+    """Reads a shard that no listing showed before its children were begun: its changes become a gap (I2)."""
 
     def __init__(self, reader: ShardReader, stream: StreamId, *, clock: Callable[[], float]) -> None:
         self.shard = reader.shard

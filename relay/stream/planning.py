@@ -97,8 +97,7 @@ class Planning:
     def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
         """Return the plan of ``stream`` and the gap before it, if any; None while the plan is being made.
 
-        Only the owner of the source's key calls this. Raises as `first` does, and ``ConfigError`` if the table's key
-        has changed.
+        Only the owner of the source's key calls this. Raises as `first`, and ``ConfigError`` if the key has changed.
         """
         if self.wanted_at is None:
             self.wanted_at = self.clock()

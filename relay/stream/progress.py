@@ -17,10 +17,7 @@ _PROMPT = 600.0  # seconds after the end of its parents within which reading a s
 
 
 class CommittedProgress:
-    """The progress of one stream by its committed checkpoints, cached. Used by the worker's thread.
-
-    ``clock``: seconds that never go back.
-    """
+    """The progress of one stream by its committed checkpoints, cached. ``clock``: seconds that never go back."""
 
     def __init__(self, committed: CommittedStream, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -39,10 +36,7 @@ class CommittedProgress:
         return self._gaps
 
     def resume_timestamp(self) -> int:
-        """Return a `resume_timestamp` at most a tenth of a second old, or older with very many shards.
-
-        It needs a limit because other workers commit all the time.
-        """
+        """Return a `resume_timestamp` at most a tenth of a second old, or older with very many shards."""
         now = self.clock()
         if now >= self._due:
             listing = self._committed.listing
@@ -92,9 +86,8 @@ def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Shar
 def resume_timestamp(checkpoints: Mapping[str, ShardCheckpoint], listed: Iterable[Shard] = ()) -> int:
     """Return where a restart would have to begin, in seconds: the least progress of the unfinished shards.
 
-    A shard that has not been read yet begins at the progress of its parents, also while a finished parent shows that
-    there is one without a checkpoint. 0 if that is unknown, too. A transaction may be committed up to half a minute
-    after its own time, so the restart begins that much earlier. ``listed``: the newest listing, if it is known.
+    A shard that has not been read yet begins at the progress of its parents; 0 if that is unknown, too. A transaction
+    may be committed up to half a minute after its own time, so the restart begins that much earlier.
     """
     children: dict[str, set[str]] = {shard: {*c.children} for shard, c in checkpoints.items()}
     for shard in listed:

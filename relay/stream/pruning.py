@@ -1,7 +1,4 @@
-"""Which records of replaced streams are pruned, and how a pruned shard that is listed again is recognized.
-
-The shards of the current stream are pruned one by one, by ``lineage.Lineage.prunable``.
-"""
+"""Which records of replaced streams are pruned, and how a pruned shard that is listed again is recognized."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -23,9 +20,8 @@ def unpruned(
 ) -> list[Shard]:
     """Return the listed ``shards`` without those that were pruned. ``now``: seconds.
 
-    A child is read only after its parents have ended (I2). So the parent of a shard that is being read has ended, and
-    if it has no record, the record was pruned. Soon after the ``plan`` nothing is pruned: then no listing showed it
-    before.
+    A child is read only after its parents have ended (I2): if the parent of a shard that is being read has no record,
+    it was pruned. Soon after the ``plan`` nothing is pruned: then no listing showed it before.
     """
     read = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint.state is not ShardState.PLANNED}
     ended = {parent for checkpoint in read.values() for parent in checkpoint.parents}

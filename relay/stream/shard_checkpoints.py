@@ -94,10 +94,9 @@ class ShardCheckpoints:
         return after
 
     def before_gap(self, page: Page) -> ShardCheckpoint | None:
-        """Return the checkpoint to commit before the gap of ``page`` is reported, or None if it is already committed.
+        """Return the checkpoint to commit before the gap of ``page``, or None if it is already committed.
 
-        The pages before the gap may have left no checkpoint. A gap's id contains its beginning, which has to be the
-        same after a restart.
+        The pages before may have left none, and the beginning of a gap, part of its id, must not change in a restart.
         """
         before = self._latest[page.shard.id]
         if not self._has_journals or page.gap is None or page.gap.begin in (None, before.position):

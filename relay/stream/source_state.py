@@ -43,10 +43,7 @@ from relay.table import TableSchema
 
 
 class SourceState:
-    """One source, which is connected to ``stream``. Used by the worker's thread.
-
-    ``until_caught_up``: whether somebody asks if it is caught up.
-    """
+    """One source, which is connected to ``stream``. ``until_caught_up``: whether somebody asks if it is caught up."""
 
     def __init__(
         self,
@@ -186,10 +183,7 @@ class SourceState:
     # ------------------------------------------------------------------ shards and their pages
 
     def poll_listing(self, owned: set[int]) -> bool:
-        """Keep the listing fresh, without waiting. Return whether a new one has arrived.
-
-        ``owned``: this worker's partitions. If they include the listing's record, this worker lists for all.
-        """
+        """Keep the listing fresh, without waiting. Return whether a new one has arrived."""
         self.discovery.is_owner = partition_of(self.stream.listing_key) in owned
         with fault_of(self.source.name):  # I12: two journals may announce one shard
             has_arrived = self.discovery.poll()
@@ -279,10 +273,7 @@ class SourceState:
         return self._progress.gaps() | self.shards.latest.reported_gaps | before
 
     def _inherited_gaps(self) -> Set[str]:
-        """Return the ids of gaps that the previous stream's snapshot was to repair but has not.
-
-        Waiting for that snapshot could take longer than this stream keeps its records (I1).
-        """
+        """Return the ids of gaps that the previous stream's snapshot was to repair but has not (I1: nobody waits)."""
         before = self.planning.before(self.stream)
         # The newest other stream is this one's successor if another worker has already switched to it.
         if before is None or before.stream.label > self.stream.label:

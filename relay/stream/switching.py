@@ -17,10 +17,9 @@ _RETRY_AFTER = 5.0
 
 
 class Switching:
-    """Switches a source between its streams, in the worker's thread. While it connects, the source must not be called.
+    """Switches a source between its streams. While it connects, the source must not be called.
 
-    A method that returns a stream has connected the source to it: this stream is read from then on. ``committed``: the
-    committed records of the stream read until then.
+    A method that returns a stream has connected the source to it. ``committed``: the records of the one before.
     """
 
     def __init__(self, source: Source, planning: Planning) -> None:
@@ -40,7 +39,7 @@ class Switching:
     def choose(self, committed: CommittedStream) -> StreamId | None:
         """Begin with the stream that the relay last read, or else with the one that contains ``start``.
 
-        Newer streams follow. Waits for the source: call it before this worker joins the group. Raises ``Unavailable``.
+        Waits for the source: call it before this worker joins the group. Raises ``Unavailable``.
         """
         if committed.plan is not None:
             return None

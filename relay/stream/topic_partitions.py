@@ -20,8 +20,7 @@ def with_partitions(plan: Plan, config: Config) -> Plan:
 def moved_keys(admin: AdminClient, config: Config, plan: Plan) -> dict[str, str]:
     """Return, by topic, that it has other partitions than when changes under ``plan`` were published there.
 
-    A topic that was created again has no such changes. Topics that are missing, or do not have the partitions of
-    ``config``, are left out: ``topics.survey`` finds them. Raises ``Unavailable``.
+    Leaves out topics without the partitions of ``config``, which ``topics.survey`` finds. Raises ``Unavailable``.
     """
     now = _partitions(plan, config)
     others = {topic: before for topic, before in plan.partitions.items() if now.get(topic, before) != before}

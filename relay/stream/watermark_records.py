@@ -25,10 +25,7 @@ _EVERY = 1.0  # seconds between two records of one key
 
 
 class WatermarkRecords:
-    """Decides which watermarks are due. Used by the worker's thread.
-
-    ``clock``: returns monotonic seconds. ``wall``: returns seconds since the epoch, for the time of a record.
-    """
+    """Decides which watermarks are due. ``wall``: returns seconds since the epoch, for the time of a record."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
         self.clock = clock

@@ -12,10 +12,9 @@ _EVERY, _EVERY_IDLE = 1.0, 5.0  # seconds
 
 
 class Look:
-    """When to look at one source. Used by the worker's thread. ``clock``: seconds that never go back.
+    """When to look at one source. ``clock``: seconds that never go back.
 
-    ``ask_at``: when to ask `begin` again, by the clock. `begin` takes a few microseconds, and there may be hundreds of
-    sources without news.
+    ``ask_at``: when to ask `begin` again, which takes microseconds for each of hundreds of sources without news.
     """
 
     def __init__(self, source: str, view: CommittedRecords, *, clock: Callable[[], float]) -> None:
@@ -35,10 +34,7 @@ class Look:
         self.ask_at = 0.0
 
     def begin(self, *, has_answers: bool) -> bool:
-        """Whether a look is due, at little cost. `end` marks it as complete; after an error, the look is repeated.
-
-        ``has_answers``: whether a call to the source has ended, or is due.
-        """
+        """Whether a look is due, until `end` marks it as complete. ``has_answers``: a call has ended, or is due."""
         version = self._view.versions[self._source]
         if version == self._ended_at and self.clock() < self._due and not has_answers:
             return False
