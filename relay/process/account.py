@@ -75,10 +75,7 @@ def _copy(folder: Path, copy: Path) -> None:
 
 
 def data_folder(folder: Path) -> Path:
-    """Return the data folder of the server in ``folder``, and create it if missing.
-
-    It is ``folder/data``, or its link target if the unprivileged account cannot reach ``folder``.
-    """
+    """Return the data folder of the server in ``folder``, created if missing: ``folder/data``, or its link target."""
     data = folder / "data"
     account = unprivileged()
     if not data.exists():

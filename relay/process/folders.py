@@ -18,8 +18,7 @@ def state_folder() -> Path:
 def own_folder(variable: str, in_home: str) -> Path:
     """Return the folder that an environment variable names, otherwise the default one in the home folder.
 
-    Raises ``ConfigError`` if it is a file, and ``Unavailable`` if the user has no home folder, for example in a
-    container without an account.
+    Raises ``ConfigError`` if it is a file, and ``Unavailable`` if the user has no home folder.
     """
     if named := os.environ.get(variable):
         if os.path.exists(named) and not os.path.isdir(named):
@@ -32,10 +31,7 @@ def own_folder(variable: str, in_home: str) -> Path:
 
 
 def made_once(folder: Path, make: Callable[[], object]) -> Path:
-    """Return ``folder``; if it is missing, one process creates it with ``make``.
-
-    ``make`` renames it into place when it is complete. The kernel releases the lock however its holder dies.
-    """
+    """Return ``folder``; if it is missing, one process creates it with ``make``, which renames it into place."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_name(f"{folder.name}.lock").open("w") as lock:

@@ -183,11 +183,7 @@ def started_at(pid: int) -> str | None:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback address that nobody is listening on.
-
-    It is below the kernel's ephemeral ports (32768 and up): an outgoing connection could take one of those while a
-    server restarts, or connect to itself.
-    """
+    """Return a free TCP port of the loopback address, below those (from 32768 on) that outgoing connections take."""
     for _ in range(1000):
         # Not the random module: test tools seed it, so every process would pick the same port.
         port = 15_000 + secrets.randbelow(17_000)
@@ -216,10 +212,7 @@ def accepts(port: int) -> bool:
 
 @cache
 def _lasting_thread(process: int) -> queue.SimpleQueue[tuple[Callable[[], _Popen], Future[_Popen]]]:
-    """Return the queue of calls for a thread that lasts until this ``process`` ends; a fork starts its own thread.
-
-    If two threads ask at once, each may get one.
-    """
+    """Return the queue of calls for a thread that lasts until this ``process`` ends; a fork starts its own thread."""
     calls: queue.SimpleQueue[tuple[Callable[[], _Popen], Future[_Popen]]] = queue.SimpleQueue()
 
     def run() -> None:

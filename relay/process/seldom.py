@@ -7,10 +7,7 @@ _EVERY = 60.0  # seconds between two warnings
 
 
 class Seldom:
-    """Tells whether something is due, at most once in ``every`` seconds by ``clock``.
-
-    Threads may share it, but two that ask at once may both be told yes.
-    """
+    """Tells whether something is due, once in ``every`` seconds; of two threads that ask at once, both may hear yes."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, every: float = _EVERY) -> None:
         self._clock = clock

@@ -22,9 +22,8 @@ class _Heard(NamedTuple):
 class ServiceClock:
     """Returns a time, in seconds since the epoch, that every server that answers has reached. Threads may share it.
 
-    It lags by the time that an answer takes, and by the rounding of its date. This machine's clock counts only until
-    the first answer, then the monotonic clock: setting this machine's clock changes nothing, and setting a server's
-    clock shows in its next answers.
+    It lags by the time that an answer takes, and by the rounding of its date. After the first answer, setting this
+    machine's clock changes nothing.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -1,7 +1,4 @@
-"""Calls that may take long, each in a separate thread, so that a call without an answer delays nothing else.
-
-The worker's thread must not wait: it serves the group, which expels late members. Nor may a reading thread.
-"""
+"""Calls that may take long, each in its own thread: the worker's thread serves the group, which expels late members."""
 
 import threading
 from collections import deque

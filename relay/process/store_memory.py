@@ -4,10 +4,7 @@ from typing import NamedTuple
 
 
 class ServerMemory(NamedTuple):
-    """How many bytes a server has ``used`` of its ``limit``, which is 0 if it has none.
-
-    ``policy``: what it does when it is full, as Redis calls it.
-    """
+    """The bytes ``used`` of a ``limit``, 0 if there is none. ``policy``: what it does when full, as Redis calls it."""
 
     server: str
     used: int

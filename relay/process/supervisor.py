@@ -20,11 +20,8 @@ from relay.process.signals import Signals
 
 log = logging.getLogger(__name__)
 
-WORKER_NUMBER = "RELAY_WORKER"
-"""The environment variable with the number of a worker, from 0."""
-
-WORKERS = "RELAY_WORKERS"
-"""The environment variable with the number of workers on this machine."""
+# The environment variables with the number of a worker, from 0, and the number of workers on this machine.
+WORKER_NUMBER, WORKERS = "RELAY_WORKER", "RELAY_WORKERS"
 
 _EARLY_DEATH = 60.0  # a worker that dies within this many seconds of its start has failed
 _MOST_FAILURES = 5  # such failures in a row, after which all workers are stopped
@@ -55,8 +52,7 @@ class _Worker:
 class Supervisor:
     """Runs ``count`` processes of ``command``, with ``RELAY_WORKERS`` and the number of each in ``RELAY_WORKER``.
 
-    ``until_done``: a worker that ends with exit code 0 or 1 is done, because others take over its shards; ``run`` ends
-    when all are done. Other threads may only call ``stop``.
+    ``until_done``: a worker that ends with exit code 0 or 1 is done, and ``run`` ends when all are.
     """
 
     def __init__(self, command: Sequence[str], count: int, *, until_done: bool = False) -> None:
@@ -175,10 +171,7 @@ class Supervisor:
 
 
 def run(command: Sequence[str], count: int, *, until_done: bool) -> None:
-    """Run ``count`` workers until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
-
-    Call it from the main thread, because it sets signal handlers.
-    """
+    """Run ``count`` workers, from the main thread, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``)."""
     supervisor = Supervisor(command, count, until_done=until_done)
     with Signals(supervisor.reload) as signals:
         signals.stop = supervisor.stop

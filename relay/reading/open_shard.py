@@ -7,17 +7,10 @@ from relay.errors import RelayError
 from relay.records import Position
 from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader, Unreadable
 
-LARGEST_PAGE = 1 << 20
-"""Approximate bytes of the largest page from a shard that has to be polled for changes."""
-
-SHORTEST_WAIT = 0.2
-"""Seconds between two reads of a shard without a backlog: DynamoDB Streams allows five calls a second per shard."""
-
-LONGEST_WAIT = 1.0
-"""Seconds between two reads of an idle shard, while there are few such shards."""
-
-LONGEST_BACKOFF = 5.0
-"""Seconds between reads of a shard that cannot be read because it is throttled, or the service or network is down."""
+LARGEST_PAGE = 1 << 20  # approximate bytes of the largest page from a shard that has to be polled for changes
+SHORTEST_WAIT = 0.2  # seconds between reads without a backlog: DynamoDB Streams allows five calls a second per shard
+LONGEST_WAIT = 1.0  # seconds between two reads of an idle shard, while there are few such shards
+LONGEST_BACKOFF = 5.0  # seconds between reads that fail, because of throttling or an outage
 
 WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}
 """The first consecutive failures, which are logged as warnings: all of them would fill the log."""
@@ -42,10 +35,7 @@ def backoff(failures: int) -> float:
 class OpenShard:
     """A shard that is being read. ``key``: the key of its checkpoint. ``source``: the name of its source.
 
-    Used by the worker's thread, except ``reader``.
-
-    ``most_at_once``: for a segment of a snapshot, the most segments that are read at once. Its pages give way to pages
-    of streams. 0: a shard of a stream.
+    ``most_at_once``: for a segment of a snapshot, the most segments that are read at once; 0 for a shard of a stream.
     """
 
     reader: ShardReader

@@ -16,14 +16,9 @@ from relay.errors import ConfigError, RelayError, fault_of
 from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ReadOutcome
 from relay.source import STREAMED_PAGE, ReadResult, ShardReader
 
-LONGEST_YIELD = 0.1
-"""How many seconds a snapshot's page gives way to pages of the stream that keep arriving."""
-
-LONGEST_STAY = 0.5
-"""Seconds after which a snapshot's page is taken in any case: changes may arrive for hours without a pause."""
-
-IDLE_READS = 250
-"""Reads per second that the idle shards of a worker share: with more shards, each waits longer."""
+LONGEST_YIELD = 0.1  # seconds for which a snapshot's page gives way to pages of the stream that keep arriving
+LONGEST_STAY = 0.5  # seconds after which it is taken in any case: changes may arrive for hours without a pause
+IDLE_READS = 250  # reads per second that the idle shards of a worker share: with more shards, each waits longer
 
 # Every thread that wakes delays the others, so more threads start only while reads have to wait for one.
 _FEW_THREADS = 4
@@ -88,10 +83,7 @@ class ReaderPool:
             shard.reader.close()
 
     def again(self, shard: OpenShard, wait: float, *, has_backlog: bool = False) -> None:
-        """Read ``shard`` again, ``wait`` seconds after the start of its last read, or at once if that has passed.
-
-        ``has_backlog``: whether that read is expected to find waiting changes.
-        """
+        """Read ``shard`` again, ``wait`` seconds after the start of its last read. ``has_backlog``: changes wait."""
         if shard.error is None:
             shard.wait = wait
         if has_backlog:
@@ -138,9 +130,8 @@ class ReaderPool:
     def take(self, timeout: float, *, snapshots: bool = True) -> list[tuple[OpenShard, ReadOutcome]]:
         """Return the results that have arrived, waiting up to ``timeout`` seconds for the first one.
 
-        Results of snapshots come one at a time and give way to others, but not for ever (I10); with ``snapshots``
-        false, for longer. A ``RelayError`` of a reader becomes the result of its shard (I12). Raises ``ConfigError``,
-        and exceptions from bugs. The caller decides with `again` when a shard is read next.
+        Results of snapshots come one at a time and give way to others, for longer without ``snapshots``, but not for
+        ever (I10). A ``RelayError`` of a reader is the result of its shard (I12). Raises ``ConfigError``.
         """
         deadline = self.clock() + timeout
         while True:

@@ -1,7 +1,6 @@
 """The parts of a source that cannot be relayed until somebody acts, while the rest goes on (I12).
 
-A shard whose reader refuses to continue, or a gap that waits for a decision, stops its shard or the stream after it. It
-is retried as soon as a decision is visible, and each minute, because the cause may be gone.
+They are retried as soon as a decision is visible, and each minute, because the cause may be gone.
 """
 
 import logging
@@ -21,10 +20,7 @@ TRY_AGAIN = 60.0
 """Seconds until a refused read is retried without a decision."""
 
 _GOES_ON_AFTER = 30.0
-"""Seconds for which a retried shard has to be read without changes until it counts as readable.
-
-A server may send empty pages while it looks for a position that it will then refuse.
-"""
+"""Seconds for which a retried shard is read without changes until it counts as readable: a server may refuse late."""
 
 
 class GapPending(RelayError):
@@ -43,8 +39,7 @@ class GapPending(RelayError):
 class Refusal:
     """A refused part. ``name``: the shard, or the segment of a snapshot; None means the whole stream.
 
-    ``since``, ``again_at``: when it was first refused, and when it is retried, by the clock in seconds. ``tried_at``:
-    when the last retry began.
+    In seconds by the clock: ``since`` it was first refused, ``again_at`` when it is retried, the last ``tried_at``.
     """
 
     name: str | None
@@ -55,10 +50,7 @@ class Refusal:
 
 
 class SetAside:
-    """The refused parts of one source. Used by the worker's thread. ``clock``: seconds that never go back.
-
-    ``refusals``: by the key of the record with its progress, including those that are being retried.
-    """
+    """The ``refusals`` of one source, by the key of the record of each part, including those that are being retried."""
 
     def __init__(self, committed: CommittedStream, *, clock: Callable[[], float]) -> None:
         self.refusals: Mapping[bytes, Refusal] = {}

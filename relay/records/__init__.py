@@ -1,10 +1,7 @@
 """The records in ``<name>.checkpoints``, which alone hold the relay's progress, and the graph of the shards in them.
 
-Each kind of record is a frozen dataclass, whose JSON is its value; its key contains the kind. The formats change only
-together with ``schemas/golden/checkpoints.json`` and ``schemas/golden/snapshot_requests.json``.
-
-All sources share the graph: a DynamoDB shard that splits and a Vitess reshard journal are edges of it, and a shard is
-read only after all its parents have been read to their end (I2).
+The formats change only together with ``schemas/golden/checkpoints.json`` and ``snapshot_requests.json``. All sources
+share the graph: a DynamoDB shard that splits and a Vitess reshard journal are edges of it.
 """
 
 from relay.records.gap import Decision, Gap, PendingGap

@@ -1,7 +1,6 @@
 """A record as JSON: an object with the fields of a frozen dataclass, without fields that have their default value.
 
-A field is a text, a number, a boolean, an enum of texts, a dataclass, or a tuple or a mapping of these. ``Any`` is JSON
-that the source reads. Values must match the types of their fields; unknown fields are ignored.
+``Any`` is JSON that the source reads. Values must match the types of their fields; unknown fields are ignored.
 """
 
 from collections.abc import Callable

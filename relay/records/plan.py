@@ -48,10 +48,7 @@ class Plan(StoredRecord):
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner(StoredRecord):
-    """The worker that owns a partition, as it wrote when it took over.
-
-    ``process``: machine and process id. ``sources``: by name, a hash of what its config says is published of each.
-    """
+    """The worker that owns a partition. ``process``: machine and id. ``sources``: hashes of their configs, by name."""
 
     process: str
     sources: Mapping[str, str]

@@ -57,10 +57,9 @@ class ShardState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard as its source lists it.
+    """A shard as its source lists it. ``start``: where it begins, if its lineage decides that and not the plan.
 
-    ``start``: where it begins, if its lineage decides that and not the plan. ``closed``: nothing more is added, because
-    it has an end or children.
+    ``closed``: nothing more is added, because it has an end or children.
     """
 
     id: str
@@ -76,12 +75,9 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ReshardJournal:
-    """A reshard as the source announces it: some shards end, and others continue them.
+    """A reshard as the source announces it, with its names for shards.
 
-    Names are the source's.
-
-    ``participants``: the shards that end, each with this journal at its end. ``targets``: where the shards that
-    continue them begin.
+    ``participants``: the shards that end with this journal. ``targets``: where those that continue them begin.
     """
 
     id: str
@@ -151,8 +147,7 @@ def followers(shard: str, checkpoints: Mapping[str, ShardCheckpoint]) -> dict[st
 class ShardListing(StoredRecord):
     """The newest complete listing of a stream's shards, which one worker makes for all.
 
-    ``begun``: seconds since the epoch, by the source's clock. ``took``: seconds. ``successor``: the label of the stream
-    that continues this one, or None.
+    ``begun``: by the source's clock. ``took``: seconds. ``successor``: the label of the stream that follows, or None.
     """
 
     begun: float

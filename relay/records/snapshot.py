@@ -91,8 +91,7 @@ class SegmentCheckpoint(StoredRecord):
 class SnapshotRequest(StoredRecord):
     """A requested snapshot. ``tables``: sorted; empty: all. Times are in seconds since the epoch.
 
-    ``stopped``: it must not continue or begin until it is resumed. ``after``: it begins later than this. If not 0, a
-    statement made the request, and the table may be gone by now.
+    ``after``: it begins later than this. If not 0, a statement made the request, and the table may be gone by now.
     """
 
     source: str

@@ -69,8 +69,7 @@ def unfinished_repairs(committed: CommittedStream) -> Set[str]:
 def has_marks(control: SnapshotControl, table: str, *, is_dropped: bool) -> bool:
     """Whether the snapshot publishes begin and end marks for ``table``.
 
-    A dropped table also gets them if copies may still have rows of it, which the end mark deletes (I7). If no changes
-    were lost, it needs none: the change for the DROP already deleted the rows from before the snapshot began.
+    A dropped table also gets them if copies may still have rows of it, which the end mark deletes (I7).
     """
     if control.tables is not None:
         return table in control.tables
@@ -78,10 +77,7 @@ def has_marks(control: SnapshotControl, table: str, *, is_dropped: bool) -> bool
 
 
 def is_stopped(control: SnapshotControl | None, requests: Sequence[SnapshotRequest]) -> bool:
-    """Whether a person has stopped the snapshot. ``requests``: all unfulfilled ones.
-
-    A snapshot of all tables also fulfils requests of snapshots stopped before it, but continues for its own (I10).
-    """
+    """Whether a person has stopped the snapshot, by all of the unfulfilled ``requests`` that it fulfils (I10)."""
     ids = fulfilled_by(control) if is_running(control) else ()
     mine = [request for request in requests if request.id in ids]
     return bool(mine) and all(request.stopped for request in mine)
@@ -193,10 +189,9 @@ def requested(
     after: int,
     now: float,
 ) -> SnapshotControl:
-    """Return the control record of a requested snapshot, which replaces ``before``.
+    """Return the control record of a requested snapshot, which replaces ``before``. ``tables``: empty for all.
 
-    ``tables``: empty for all. ``requests``: the ids of the requests that it fulfils. ``gaps``: all known gaps. A
-    snapshot of only some tables repairs none (I9).
+    ``requests``: the ids of those that it fulfils. ``gaps``: all known ones; a snapshot of some tables repairs none.
     """
     covered = covered_by(before)
     return replace(
@@ -212,12 +207,10 @@ def requested(
 def restarted(
     committed: CommittedStream, requests: Iterable[SnapshotRequest], reset: Gap, after: int
 ) -> SnapshotControl | None:
-    """Return the control record that restarts a stream's unfinished snapshot after a reset.
+    """Return the control record that restarts a stream's unfinished snapshot after a reset; None if a request does.
 
     Copies wait for the end of a snapshot that has begun (I7), even for a table that will be read again, and only a
-    snapshot that begins after a gap repairs the gap. Return None if nothing has to restart: the only unfinished
-    snapshot has a request that starts another, and no person decided on one. ``requests``: all that wait. ``after``:
-    the last timestamp published, in seconds.
+    snapshot that begins after a gap repairs the gap. ``after``: the last timestamp published, in seconds.
     """
     control = committed.control
     known = repaired_by(control)
@@ -229,10 +222,9 @@ def restarted(
 
 
 def _without_absent(control: SnapshotControl | None, facts: Facts) -> SnapshotControl | None:
-    """Return the control record without tables that are not in the config, or None if nothing is left.
+    """Return the control record without tables that are not in the config, or None if it has none of them.
 
-    If these tables come back, some of their changes were missed, so they are read again. A running snapshot, which may
-    have read a part of them, has no end for them, because copies would then delete the rest (I7).
+    They are read again if they come back. A running snapshot has no end for them: copies would delete the rest (I7).
     """
     if control is None or not facts.is_selective:
         return None

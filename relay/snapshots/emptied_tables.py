@@ -1,10 +1,8 @@
 """The rule that a table which was emptied or renamed while it was read is read again.
 
-A row that was read before a TRUNCATE may be published after it. If a copy had no such row, no tombstone says that the
-row is gone (I7). And rows that arrive by a RENAME are in no change at all.
-
-A shard's checkpoint lists the tables that it has recently emptied, in the transaction of the change that empties them.
-A table that was not listed when the snapshot began has been emptied since then.
+A row that was read before a TRUNCATE may be published after it, when no tombstone says that it is gone (I7). And rows
+that arrive by a RENAME are in no change at all. A shard's checkpoint lists the tables that were recently emptied: one
+that was not listed when the snapshot began has been emptied since then.
 """
 
 from collections.abc import Mapping
@@ -48,10 +46,7 @@ def forget_before(control: SnapshotControl | None, now: float) -> float:
 
 
 def noted(before: Mapping[str, float], page: Page, now: float, oldest: float) -> Mapping[str, float]:
-    """Return when tables were last emptied, including those in ``page``. ``before``: the result without them.
-
-    Drops times before ``oldest``. All times are in seconds. Within a shard they rise, whichever worker's clock is used.
-    """
+    """Return when tables were last emptied, in seconds: ``before``, and in ``page``. Drops times before ``oldest``."""
     if found := emptied_by(page):
         at = max(now, max(before.values(), default=0.0) + 0.001)
         if len(before.keys() | found) > _MOST_NAMED:  # I11
@@ -66,10 +61,8 @@ def emptied(published: Mapping[str, ShardCheckpoint]) -> dict[str, float]:
 
 
 def is_published_to(time: float, shard: ShardCheckpoint) -> bool:
-    """Whether everything that a shard committed before ``time``, in seconds, is published.
-
-    Under load, the shard may never reach its head. Then its last transaction counts, which began at its time.
-    """
+    """Whether all that a shard committed before ``time``, in seconds, is published: by its head, or under load by its
+    last transaction, which began at its time."""
     token = shard.token.timestamp if shard.token is not None else 0
     return shard.state.ended or max(shard.reached or 0.0, token) >= time
 

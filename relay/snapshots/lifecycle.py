@@ -1,11 +1,7 @@
 """Snapshots of tables beside their stream: every row once as READ, in segments that survive restarts.
 
-Beside the checkpoints of the stream there are one control record, which only its owner advances (*planned -> reading ->
-finished*), and one record per segment, read by whoever owns it. A snapshot that repairs a gap replaces a running one,
-because rows read before a gap do not repair it. A snapshot that a person has requested waits until none runs.
-
-The copy's rule (``spark_consumers.fold``) makes this safe beside the stream: a READ replaces only what happened before
-its ``as_of``, which is the clock before its page was read minus ``SnapshotSource.margin``.
+There are one control record, which only its owner advances, and one record per segment, read by whoever owns it. The
+copy's rule (``spark_consumers.fold``) makes this safe: a READ replaces only what happened before its ``as_of``.
 """
 
 import logging
@@ -326,10 +322,7 @@ class SnapshotTables:
         self._begun: str | None = None
 
     def look(self) -> None:
-        """Tell the source of a snapshot that has begun since the last look, whichever worker has looked at the tables.
-
-        No row of a table that has its key again may come for a long time (I12).
-        """
+        """Tell the source of a snapshot that has begun since the last look: its tables have their keys again (I12)."""
         control, before = self._committed.control, self._begun
         self._begun = control.id if control is not None and control.state is not ShardState.PLANNED else ""
         if control is not None and self._begun and before not in (None, self._begun):

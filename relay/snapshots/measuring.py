@@ -17,10 +17,7 @@ _RETRY_AFTER = 5.0  # seconds
 
 
 class Measuring:
-    """The measurements for one source, one after another. ``clock``: returns seconds since the epoch.
-
-    Used by the worker's thread. The parameter ``published``: the committed checkpoints of the stream.
-    """
+    """The measurements for one source, one after another. ``published``: the committed checkpoints of the stream."""
 
     def __init__(self, source: str, tables: SnapshotSource, clock: Callable[[], float]) -> None:
         self._source = source
