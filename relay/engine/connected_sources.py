@@ -26,12 +26,8 @@ from relay.source import Source
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 15.0
-"""Seconds that a worker waits for sources that no worker has read yet, such as a table that is being created."""
-
-_LONGEST_WAIT = 30.0
-"""Seconds between two attempts to connect to a source, and the most that a source which is back waits for others."""
-
+_PATIENCE = 15.0  # seconds that a worker waits for sources that no worker has read yet, such as a new table
+_LONGEST_WAIT = 30.0  # seconds between two attempts, and the most that a source which is back waits for others
 _AT_ONCE = BoundedSemaphore(16)
 
 

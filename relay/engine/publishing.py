@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LARGEST_LISTING = 1 << 20
-"""Bytes, as many as a large page has. A shard takes about 120."""
+_LARGEST_LISTING = 1 << 20  # bytes, as many as a large page has. A shard takes about 120
 
 
 @dataclass(eq=False, slots=True)

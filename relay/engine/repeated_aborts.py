@@ -21,11 +21,8 @@ _LONGEST_PAUSE = 1.0
 _ASK_AT = 11  # aborts; a broker that has just started may not know a topic yet
 _TIMEOUT = 5.0
 _SHORT_TIMEOUT = 2.0
-_UNKNOWN = (AclOperation.WRITE,)
-"""The operations that a user is assumed to have if the broker does not list them."""
-
-_INTERNAL = ("__transaction_state", "__consumer_offsets")
-"""What a transaction writes to beside the topics."""
+_UNKNOWN = (AclOperation.WRITE,)  # the operations that a user is assumed to have if the broker does not list them
+_INTERNAL = ("__transaction_state", "__consumer_offsets")  # what a transaction writes to beside the topics
 
 
 class RepeatedAborts:

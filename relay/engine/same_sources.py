@@ -19,8 +19,7 @@ from relay.records import PartitionOwner, Plan
 
 log = logging.getLogger(__name__)
 
-_COMES_BACK = 30.0
-"""The most seconds to wait while no worker has the config in force: the last one may only be restarting."""
+_COMES_BACK = 30.0  # the most seconds to wait while no worker has the config in force: the last one may restart
 
 
 class SameSources:

@@ -17,8 +17,7 @@ from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
 from relay.stream.topic_partitions import with_partitions
 
-_PLANS_AT_ONCE = 16
-"""Plans made at once: each has a thread, and asks its source about every shard."""
+_PLANS_AT_ONCE = 16  # plans made at once: each has a thread, and asks its source about every shard
 
 
 class Upkeep:

@@ -44,13 +44,10 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 5.0
 """Seconds that a stop retries calls without an answer. The last call, and leaving the group, take up to 4 s more."""
 
-_ASK_DONE_SHARE = 20
-"""The check whether everything is caught up may take one part in this many of the time between two checks."""
-
+_ASK_DONE_SHARE = 20  # the check whether all is caught up may take one part in this many of the time between two
 _TURN_SECONDS = 0.05
 _ASK_UNKNOWN_AGAIN = 1.0  # seconds
-_SERVE_EVERY = 0.01
-"""Seconds between two turns for the group, the checkpoints and the sources while pages keep arriving."""
+_SERVE_EVERY = 0.01  # seconds between two turns for the group, the checkpoints and the sources while pages arrive
 
 
 class Worker:

@@ -21,8 +21,7 @@ from relay.process.slow_call import SlowCall
 
 log = logging.getLogger(__name__)
 
-_STEP_TIMEOUT = 5.0
-"""Seconds for one step of the fence, before the group is polled again."""
+_STEP_TIMEOUT = 5.0  # seconds for one step of the fence, before the group is polled again
 
 
 _LEAVE_TIMEOUT = 2.0

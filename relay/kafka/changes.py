@@ -296,8 +296,7 @@ class Reception:
         return change
 
 
-changes = Reception
-"""Opens the stream of changes on topics."""
+changes = Reception  # opens the stream of changes on topics
 
 
 def read_change(fields: Mapping[str, Any], topic: str, partition: int, offset: int) -> ReceivedChange:

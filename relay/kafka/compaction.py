@@ -23,11 +23,8 @@ PROMPT = {
 
 
 _LAG = "min.compaction.lag.ms"
-_BEHIND = 7 * 24 * 3600 * 1000
-"""Milliseconds that a consumer of a compacted topic may be behind, equal to the default retention."""
-
-LATE = {_LAG: str(_BEHIND)}
-"""The settings of a compacted topic of changes, whose consumers may be behind."""
+_BEHIND = 7 * 24 * 3600 * 1000  # milliseconds that a consumer of a compacted topic may be behind: the default retention
+LATE = {_LAG: str(_BEHIND)}  # the settings of a compacted topic of changes, whose consumers may be behind
 
 
 def advice(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], bootstrap_servers: str) -> str:

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-NO_ID = "A" * 22
-"""The zero id, which older brokers give to every topic."""
+NO_ID = "A" * 22  # the zero id, which older brokers give to every topic
 
 
 def created_again(known: Mapping[str, str], ids: Mapping[str, str]) -> dict[str, str]:

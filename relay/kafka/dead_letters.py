@@ -16,8 +16,7 @@ from relay.kafka.limits import Headers, record_size, too_small
 
 TOO_LARGE = "too large"
 NOT_ENCODABLE = "not encodable"
-REDRIVEN_SUFFIX = b"/redriven"
-"""The key suffix of the record that marks a dead letter as redriven."""
+REDRIVEN_SUFFIX = b"/redriven"  # the key suffix of the record that marks a dead letter as redriven
 DISMISSED_SUFFIX = b"/dismissed"
 """The key suffix of the record that marks a dead letter as dismissed, because a person decided not to redrive it."""
 

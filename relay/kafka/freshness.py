@@ -20,8 +20,7 @@ _ASK_EVERY = 10.0
 _REQUEST_TIMEOUT = 5.0
 _LONGEST_UNREAD = DELETIONS_KEPT / 2
 
-AskForEnds = Callable[[float], Mapping[TopicPartition, "Future[Any]"]]
-"""Requests the end offsets of all partitions, with a timeout in seconds."""
+AskForEnds = Callable[[float], Mapping[TopicPartition, "Future[Any]"]]  # takes a timeout in seconds
 
 
 class MissedDeletions(RelayError):

@@ -22,15 +22,9 @@ from relay.kafka.offset_notes import noted, with_id
 from relay.kafka.topics import connect
 from relay.kafka.transient_errors import is_transient
 
-EARLIEST, LATEST = -2, -1
-"""Spark's numbers for the beginning and the end of a partition."""
-
-Offsets = dict[str, dict[str, int]]
-"""Offsets by topic and partition, as in Spark's JSON, the log lines of batches and ``--from``."""
-
-Answers = Mapping[str, Future[TopicDescription]]
-"""The pending answers of brokers about topics."""
-
+EARLIEST, LATEST = -2, -1  # Spark's numbers for the beginning and the end of a partition
+Offsets = dict[str, dict[str, int]]  # by topic and partition, as in Spark's JSON, batches' log lines and ``--from``
+Answers = Mapping[str, Future[TopicDescription]]  # of brokers about topics, pending
 _TIMEOUT = 15.0  # seconds
 _GRACE = 5.0  # additional seconds, in which the client reports that no broker has answered
 _STEP = 0.1

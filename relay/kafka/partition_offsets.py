@@ -11,9 +11,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from relay.errors import NoAnswer
 from relay.kafka.transient_errors import failure_of, is_transient
 
-Partition = tuple[str, int]
-"""A topic and a partition number."""
-
+Partition = tuple[str, int]  # a topic and a partition number
 _PATIENCE = 30.0  # seconds
 _REQUEST_TIMEOUT = 15.0
 

@@ -28,8 +28,7 @@ T = TypeVar("T")
 
 _STATE = re.compile(r"\(after \d+ms in state (\w+)")
 
-_UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}
-"""The states of a connection that has not carried a request yet."""
+_UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}  # states of a connection without a request yet
 
 
 class ConnectionLog:
@@ -62,12 +61,8 @@ Probe = Callable[[str], None]
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 _CALL_TIMEOUT = 2.0
 _FLUSH_SLICE = 0.5
-_FLUSH_SHARE = 0.8
-"""The share of the transaction timeout in which the broker must accept all records; the rest is for the commit."""
-
-_TRANSACTION_TIMEOUT = 60.0
-"""Seconds; librdkafka's default."""
-
+_FLUSH_SHARE = 0.8  # of the transaction timeout, for all records to be acknowledged; the rest is for the commit
+_TRANSACTION_TIMEOUT = 60.0  # seconds; librdkafka's default
 _IF_SLOW = "if the connection to it is slow, raise `transaction.timeout.ms` in `kafka.producer`"
 
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Record = tuple[bytes, bytes, int, Headers]
-"""Value, key, partition and headers."""
+Record = tuple[bytes, bytes, int, Headers]  # value, key, partition and headers
 
 # Bytes that a record needs beyond its value, its key and the text of its token.
 _ROOM = 1024

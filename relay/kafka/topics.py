@@ -25,11 +25,8 @@ from relay.kafka.transient_errors import failure_of
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_PARTITIONS = 64
-"""Fixed: the hash of a checkpoint's key gives its partition, which decides which worker owns the shard."""
-
-LARGEST_MESSAGE = 8 << 20
-"""Bytes, enough for two images of a 400 KB item as typed JSON with escapes."""
+CHECKPOINT_PARTITIONS = 64  # fixed: a record's partition decides which worker owns the shard
+LARGEST_MESSAGE = 8 << 20  # bytes, enough for two images of a 400 KB item as typed JSON with escapes
 
 # Without this, librdkafka reports every failed connection on stderr; our error reports it once.
 SILENT_LOG = logging.getLogger("relay.kafka.client")

@@ -8,27 +8,15 @@ from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Publisher, TooSlow
 
-LONGEST_OPEN = 0.1
-"""How many seconds a transaction stays open while more changes arrive, if commits are fast."""
-
+LONGEST_OPEN = 0.1  # how many seconds a transaction stays open while more changes arrive, if commits are fast
 LARGEST_TRANSACTION = 32 << 20
 """A transaction is committed at this many bytes of values (I11: they stay in memory in case it is aborted)."""
 
-SMALLEST_TRANSACTION = 256 << 10
-"""The same limit after a pause, and while commits are slow. One page may be larger."""
-
-GATHER_FOR = 0.01
-"""Under load, how many seconds after the last commit a transaction stays open, to gather more changes."""
-
-CHANGES_ARRIVE_FOR = 0.1
-"""For this many seconds after a stream's change, another is expected, which should not wait for a snapshot."""
-
-LATE_AFTER = 2.0
-"""Seconds after which a change is late: the relay is catching up, so changes may wait for a long transaction."""
-
-_SHARE = 5
-"""A transaction may have one part in this many of the bytes that the broker has lately accepted."""
-
+SMALLEST_TRANSACTION = 256 << 10  # the same limit after a pause, and while commits are slow. One page may be larger
+GATHER_FOR = 0.01  # under load, for how many seconds after the last commit it stays open, to gather more changes
+CHANGES_ARRIVE_FOR = 0.1  # seconds after a stream's change in which another is expected, to go before a snapshot
+LATE_AFTER = 2.0  # seconds after which a change is late: while the relay catches up, transactions may be long
+_SHARE = 5  # a transaction may have one part in this many of the bytes that the broker has lately accepted
 _LATELY = 10.0  # seconds: Kafka's quotas count over such a time, and let a burst pass at once
 
 _HIGH_LOAD = 2 << 20  # bytes of values per second above which small commits would cost more than the changes

@@ -4,11 +4,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-_RECENT = 60.0
-"""Seconds of a period. The best answer in a period counts until the end of the next one: then it may be outdated."""
-
-_FORGOTTEN = 600.0
-"""Seconds without an answer after which a server no longer counts, once another server answers."""
+_RECENT = 60.0  # seconds of a period, whose best answer counts until the end of the next one
+_FORGOTTEN = 600.0  # seconds without an answer after which a server no longer counts, once another server answers
 
 
 class _Heard(NamedTuple):

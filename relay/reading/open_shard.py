@@ -12,8 +12,7 @@ SHORTEST_WAIT = 0.2  # seconds between reads without a backlog: DynamoDB Streams
 LONGEST_WAIT = 1.0  # seconds between two reads of an idle shard, while there are few such shards
 LONGEST_BACKOFF = 5.0  # seconds between reads that fail, because of throttling or an outage
 
-WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}
-"""The first consecutive failures, which are logged as warnings: all of them would fill the log."""
+WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}  # failures in a row that are logged as warnings: all would fill the log
 
 # A shard that streams is read again at once. But while its pages reach this many records, a few are gathered first,
 # since every page has a cost.
@@ -21,8 +20,7 @@ _MANY = 20
 _GATHER_SECONDS = 0.005
 _EMPTY_BEFORE_WAITING = 5
 
-ReadOutcome = ReadResult | RelayError
-"""The result of a read, or the reason why the shard cannot be read on without a person."""
+ReadOutcome = ReadResult | RelayError  # an error: why the shard cannot be read on without a person
 
 
 def backoff(failures: int) -> float:

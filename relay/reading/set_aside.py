@@ -16,11 +16,8 @@ from relay.records import CommittedStream, Gap
 
 log = logging.getLogger(__name__)
 
-TRY_AGAIN = 60.0
-"""Seconds until a refused read is retried without a decision."""
-
-_GOES_ON_AFTER = 30.0
-"""Seconds for which a retried shard is read without changes until it counts as readable: a server may refuse late."""
+TRY_AGAIN = 60.0  # seconds until a refused read is retried without a decision
+_GOES_ON_AFTER = 30.0  # seconds without changes until a retried shard counts as readable: a refusal may come late
 
 
 class GapPending(RelayError):

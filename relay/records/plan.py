@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from relay.records.codec import StoredRecord
 from relay.records.shard import Shard, Start, TableKey
 
-PASSED = "passed"
-"""The type of a start for a shard that is not read, because it was read to its end before the relay began."""
+PASSED = "passed"  # the type of a start for a shard that was read to its end before the relay began
 
 
 @dataclass(frozen=True, slots=True)

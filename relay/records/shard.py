@@ -10,20 +10,13 @@ from pydantic import Field
 from relay.records.codec import StoredRecord
 from relay.token import EventToken
 
-Position = Mapping[str, Any]
-"""The position up to which a shard was read, as JSON. Each source has its own type for it."""
-
-Start = Mapping[str, Any]
-"""The start of reading a shard, as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` etc."""
-
+Position = Mapping[str, Any]  # the position up to which a shard was read, as JSON. Each source has its own type for it
+Start = Mapping[str, Any]  # as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` etc.
 TableKey = tuple[Annotated[tuple[str, ...], Field(min_length=2, max_length=3)], ...]
 """A table's key columns, hash columns first, as (name, type), or as (name, type, sql) if `KeyColumn` has ``sql``."""
 
-PRUNE_AFTER = 48 * 3600
-"""How many seconds the record of an ended shard is kept: twice the retention of DynamoDB Streams."""
-
-INCARNATION = "@"
-"""Separates a shard's name from what distinguishes it from other shards of that name."""
+PRUNE_AFTER = 48 * 3600  # seconds that the record of an ended shard is kept: twice the retention of DynamoDB Streams
+INCARNATION = "@"  # separates a shard's name from what distinguishes it from other shards of that name
 
 
 def position_text(position: Position | Start) -> str:

@@ -14,9 +14,7 @@ from relay.source import Page
 MOST_REPETITIONS = 10
 """The most repetitions in a row, because other snapshots wait (I10). After that, copies may keep rows of the table."""
 
-EVERY = ""
-"""Stands for all tables if more were emptied than a checkpoint can list."""
-
+EVERY = ""  # stands for all tables if more were emptied than a checkpoint can list
 _MOST_NAMED = 500  # tables of one shard, so that its checkpoint does not grow too large
 _KEPT = 600.0  # seconds: more than workers' clocks differ, and longer than a view lags
 _EMPTYING = ("TRUNCATE", "DROP", "DROP DATABASE", "RENAME")

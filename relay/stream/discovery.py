@@ -24,14 +24,9 @@ _RELIST = 60.0
 _RELIST_SOON = 1.0
 _AFTER_FAILURE = 5.0
 
-_PATIENCE = 30.0
-"""Seconds that a worker waits for another worker's listing, in addition to the time that a listing takes."""
-
-_PATIENCE_AT_START = 10.0
-"""The same before the first listing: the other worker may first have to join the group."""
-
-_CLOCKS_DIFFER = 2.0
-"""Seconds by which two workers' readings of the source's clock may differ: they come in whole seconds, and late."""
+_PATIENCE = 30.0  # seconds that a worker waits for another's listing, in addition to the time that one takes
+_PATIENCE_AT_START = 10.0  # the same before the first listing: the other worker may first have to join the group
+_CLOCKS_DIFFER = 2.0  # seconds by which two workers' readings of the source's clock may differ: whole seconds, late
 
 
 def _still_planned(plan: Plan | None, now: float) -> set[str]:

@@ -22,8 +22,7 @@ from relay.stream.new_tables import NewTables
 
 log = logging.getLogger(__name__)
 
-IDLE_CHECKPOINT = 10.0
-"""Seconds between two checkpoints of an idle shard."""
+IDLE_CHECKPOINT = 10.0  # seconds between two checkpoints of an idle shard
 
 
 class ShardCheckpoints:

@@ -18,9 +18,7 @@ from relay.records import RecordKind, ShardCheckpoint, ShardState, StreamId, par
 
 OVERALL = orjson.dumps(["v1"])
 
-MARGIN = 5.0
-"""Seconds that watermarks stay behind, because the times of changes may go back by as much."""
-
+MARGIN = 5.0  # seconds that watermarks stay behind, because the times of changes may go back by as much
 _EVERY = 1.0  # seconds between two records of one key
 
 
