@@ -12,7 +12,7 @@ from relay.kafka.publisher import Abandoned
 from relay.observe.bars import SnapshotBars
 from relay.reading.set_aside import GapPending
 from relay.records import Plan
-from relay.snapshots.facts import WriteControl
+from relay.snapshots.control import WriteControl
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
 from relay.stream.topic_partitions import with_partitions

@@ -3,21 +3,91 @@
 `next_step` makes all decisions. The owner of the record gathers the facts, and carries out the step in one transaction.
 """
 
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Literal
 from zlib import crc32
 
 from relay.records import (
     CommittedRecords,
     CommittedStream,
     Gap,
+    SegmentCheckpoint,
+    ShardCheckpoint,
     ShardState,
     SnapshotBeginning,
     SnapshotControl,
     SnapshotRequest,
 )
 from relay.snapshots.emptied_tables import EVERY, MOST_REPETITIONS, emptied, emptied_since, is_published_to
-from relay.snapshots.facts import Facts, Measure, Step, Wait, WriteControl
+from relay.source import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The source has to be asked what the planned snapshot reads. ``emptied``: for the control record."""
+
+    as_of: int
+    emptied: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What the snapshot ``id`` has to read: ``found``, once a READ cannot undo changes that are not published yet."""
+
+    id: str
+    asked: Measure
+    found: Measured | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about one source and its stream, as this worker sees them. Times are seconds since the epoch.
+
+    ``margin``, ``is_selective``, ``is_initial``: see `SnapshotSource`. ``is_unread``: no snapshot of all tables has
+    finished in any stream. ``dropped``: wanted tables that copies may have and that are not among ``tables``. ``gaps``:
+    the ids of all known gaps. ``to_repair``: of those that a snapshot has to repair. ``last_timestamp``: the newest
+    that may have been published. ``requests``: the unfulfilled ones, the oldest first. ``published``: the checkpoints
+    of shards that list emptied tables. ``awaited``: the time up to which shards have to be published before the
+    snapshot ends; 0 if the wait has not begun.
+    """
+
+    now: float
+    margin: float
+    is_selective: bool
+    is_initial: bool
+    is_unread: bool
+    tables: Set[str]
+    dropped: Set[str]
+    gaps: Set[str]
+    to_repair: Set[str]
+    last_timestamp: int
+    requests: Sequence[SnapshotRequest]
+    published: Mapping[str, ShardCheckpoint]
+    segments: Mapping[str, SegmentCheckpoint]
+    measurement: Measurement | None = None
+    awaited: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do yet. ``begins_in``: seconds to wait. ``published_to``: how far shards have to be published."""
+
+    begins_in: float = 0.0
+    published_to: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WriteControl:
+    """A control record to write in one transaction with each table's ``mark``. ``said``, ``warned``: what to log."""
+
+    control: SnapshotControl
+    mark: Literal["begin", "end"] | None = None
+    said: tuple[str, ...] = ()
+    warned: tuple[str, ...] = ()
+
+
+Step = Wait | Measure | WriteControl
 
 
 def is_unread(view: CommittedRecords, source: str) -> bool:

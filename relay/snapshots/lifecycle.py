@@ -26,6 +26,10 @@ from relay.records import (
     UnplannedTable,
 )
 from relay.snapshots.control import (
+    Facts,
+    Measure,
+    Wait,
+    WriteControl,
     fulfilled,
     has_marks,
     is_due,
@@ -36,7 +40,6 @@ from relay.snapshots.control import (
     next_step,
     waiting,
 )
-from relay.snapshots.facts import Facts, Measure, Wait, WriteControl
 from relay.snapshots.measuring import Measuring
 from relay.source import Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema

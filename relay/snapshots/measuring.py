@@ -8,7 +8,7 @@ from relay.errors import RelayError, Unavailable
 from relay.process.seldom import Seldom
 from relay.process.slow_call import SlowCall
 from relay.records import ShardCheckpoint, SnapshotControl
-from relay.snapshots.facts import Measure, Measurement
+from relay.snapshots.control import Measure, Measurement
 from relay.source import Measured, SnapshotSource
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 from relay.records import PRUNE_AFTER, CommittedStream, Lineage, Plan, Shard, ShardCheckpoint, ShardState, has_ended
 
 _RECENT = 0.1  # seconds
-_SHARE = 50  # A computation may take one part in this many of the time between two: with more shards it takes longer
+_SHARE = 50  # a computation may take one part in this many of the time between two: with more shards it takes longer
 _RETENTION = PRUNE_AFTER / 2
 _STATEMENT = 30.0  # seconds that a statement of an SQL source may run: its transaction is dated by its beginning
 _PROMPT = 600.0  # seconds after the end of its parents within which reading a shard counts as immediate

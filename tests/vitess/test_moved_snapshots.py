@@ -22,8 +22,7 @@ from relay.records import (
     SnapshotControl,
     SnapshotPart,
 )
-from relay.snapshots.control import next_step
-from relay.snapshots.facts import Facts, Wait
+from relay.snapshots.control import Facts, Wait, next_step
 from relay.snapshots.lifecycle import SnapshotTables
 from relay.source import Opening, Page, Segment
 from relay.vitess.proto import vtgate_pb2 as pb

@@ -9,6 +9,9 @@ from functools import lru_cache
 from relay.change import AlteredTable, Operation, SchemaChange, StatementText
 from relay.records import CommittedStream, Gap, Plan, Shard, ShardState, SnapshotControl, SnapshotRequest, StreamId
 from relay.snapshots.control import (
+    Measure,
+    Wait,
+    WriteControl,
     fulfilled,
     fulfilled_by,
     has_marks,
@@ -20,7 +23,6 @@ from relay.snapshots.control import (
     restarted,
 )
 from relay.snapshots.emptied_tables import forget_before, noted
-from relay.snapshots.facts import Measure, Wait, WriteControl
 from relay.source import Page
 from relay.token import EventToken
 from tests.snapshots.model import copy

@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from relay.records import SegmentCheckpoint, ShardCheckpoint, ShardState, SnapshotControl, SnapshotPart, SnapshotRequest
-from relay.snapshots.control import proves_read
-from relay.snapshots.facts import Facts, Measure, Measurement
+from relay.snapshots.control import Facts, Measure, Measurement, proves_read
 from relay.source import Measured
 from relay.token import EventToken
 
