@@ -254,9 +254,8 @@ class Reception:
             # The end lies behind the marker of the last transaction, which is never delivered.
             self._advance(place, offset)
             return None
-        value = message.value()
         change = None
-        if value is not None:
+        if (value := message.value()) is not None:
             if place[0] == self._gaps:
                 (self.on_gap or _warn_of_gap)(_gap(value, place, offset))
             else:
@@ -356,7 +355,5 @@ def _gap(value: bytes, place: Partition, offset: int) -> Mapping[str, Any]:
 
 
 def _warn_of_gap(gap: Mapping[str, Any]) -> None:
-    _LOG.warning(
-        "changes of source %s are missing (%s, shard %s): from %s to %s",
-        *(gap.get(name) for name in ("source", "reason", "shard", "from", "to")),
-    )
+    what = (gap.get(name) for name in ("source", "reason", "shard", "from", "to"))
+    _LOG.warning("changes of source %s are missing (%s, shard %s): from %s to %s", *what)

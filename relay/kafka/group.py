@@ -47,15 +47,11 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return []
             raise
-        return [
-            Member(
-                member.member_id,
-                member.client_id,
-                member.host.removeprefix("/"),
-                frozenset(p.partition for p in member.assignment.topic_partitions if p.topic == topic),
-            )
-            for member in found.members
-        ]
+        made = []
+        for each in found.members:
+            owned = frozenset(p.partition for p in each.assignment.topic_partitions if p.topic == topic)
+            made.append(Member(each.member_id, each.client_id, each.host.removeprefix("/"), owned))
+        return made
 
     return sorted(_answered(admin, ask, f"the members of consumer group {group}"), key=lambda member: member.id)
 

@@ -74,7 +74,9 @@ def consumer_addresses(config: Config) -> dict[str, list[str]]:
     kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
     found: dict[str, list[str]] = {}
     failed: KafkaException | None = None
-    for kind in (kind for kind, section in kinds.items() if section is not None):
+    for kind, section in kinds.items():
+        if section is None:
+            continue
         try:
             with contextlib.closing(open_reader(config, "status", group(config, kind), {})) as consumer:
                 committed = consumer.committed([TopicPartition(config.internal("gaps"), 0)], timeout=_TIMEOUT)
@@ -101,9 +103,8 @@ def ask_topic_ids(admin: AdminClient, topics: Sequence[str]) -> Answers:
 
 def answered_ids(answers: Answers, config: Config) -> dict[str, str]:
     """Return the ids that brokers have answered, as `topic_ids` does."""
-    servers = config.kafka.bootstrap_servers
+    servers, topic = config.kafka.bootstrap_servers, ""
     ids: dict[str, str] = {}
-    topic = ""
     try:
         for topic, described in answers.items():
             ids[topic] = str(described.result(_TIMEOUT + _GRACE).topic_id)
@@ -135,11 +136,9 @@ def check_start(start: str, *, option: str = "--from", has_group: bool = True) -
     if start.lstrip().startswith("{"):
         _named_offsets(start, option)
         return
-    try:
+    with contextlib.suppress(ValueError):
         if start_time(start, now()) is not None:
             return
-    except ValueError:
-        pass
     committed = "committed, committed:GROUP" if has_group else "committed:GROUP"
     raise ConfigError(
         f"{option} {start}: use earliest, latest, {committed}, an ISO time, a relative time such as -2h, "
@@ -195,9 +194,9 @@ class GroupOffsets:
             found = self._consumer.list_topics(timeout=_TIMEOUT).topics
         except KafkaException as error:
             raise Unavailable(f"no Kafka broker answers at {self._servers}: {error.args[0].str()}") from error
-        missing = [topic for topic in self.topics if topic not in found or not found[topic].partitions]
-        if missing:
-            raise _missing(missing[0], self._servers)
+        for topic in self.topics:
+            if topic not in found or not found[topic].partitions:
+                raise _missing(topic, self._servers)
         return [TopicPartition(topic, number) for topic in self.topics for number in sorted(found[topic].partitions)]
 
     def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False) -> Offsets:
@@ -214,13 +213,9 @@ class GroupOffsets:
         if start == "latest":
             return _as_offsets(map(self._end_of, partitions))
         if start.startswith("committed"):
-            if other:
-                with contextlib.closing(self._open(other)) as consumer:
-                    committed = self._committed(consumer)
-            else:
-                committed = self._committed(self._consumer)
-            offsets = _where_committed(committed)
-            if offsets is None:
+            with contextlib.closing(self._open(other)) if other else contextlib.nullcontext(self._consumer) as consumer:
+                committed = self._committed(consumer)
+            if (offsets := _where_committed(committed)) is None:
                 raise ConfigError(
                     f"{option} {start}: group {other or self.group} has no committed offsets for "
                     f"{', '.join(self.topics)}: use earliest or latest"
@@ -241,8 +236,7 @@ class GroupOffsets:
 
         An offset past the end stays as it is: its topic was created again, or has lost its last records.
         """
-        starts: Offsets = {}
-        ends: Offsets = {}
+        starts, ends = Offsets(), Offsets()
         for p in self.partitions():
             low, end = self._call(self._consumer.get_watermark_offsets, p, timeout=_TIMEOUT)
             wanted = start.get(p.topic, {}).get(str(p.partition), EARLIEST)

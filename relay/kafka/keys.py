@@ -57,10 +57,8 @@ class KeyCodec:
 
     def _invalid_key(self, key: Mapping[str, Any], fault: Exception) -> RelayError:
         columns = ", ".join(f"{column.name} ({column.type})" for column in self._table.key)
-        return RelayError(
-            f"source {self._table.source}: {dict(key)!r} is not a key of table {self._table.table}, whose key columns "
-            f"are {columns}: {fault!r}"
-        )
+        what = f"source {self._table.source}: {dict(key)!r} is not a key of table {self._table.table}"
+        return RelayError(f"{what}, whose key columns are {columns}: {fault!r}")
 
 
 def _canonical(kind: str) -> Callable[[Any], bytes]:

@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType  # type: ignore[attr-defined]
 from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata
-from confluent_kafka.admin._resource import ResourceType
-from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
 from relay.config.config import Internal
@@ -269,7 +266,8 @@ def _unfit_policy(topic: RequiredTopic, settings: Mapping[str, str], has: str = 
 
 def _advice(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, str], bootstrap_servers: str) -> str:
     """Return how a topic should be compacted, and what it has that differs from the config."""
-    differs = {name: value for name, value in topic.chosen.items() if not _is_same(settings.get(name, ""), value)}
+    wanted = topic.chosen.items()
+    differs = {name: value for name, value in wanted if {*settings.get(name, "").split(",")} != {*value.split(",")}}
     texts = [compaction.advice(topic.name, topic.settings, settings, bootstrap_servers)]
     if differs:
         has = ", ".join(f"{name}={settings.get(name, '')}" for name in differs)
@@ -281,10 +279,6 @@ def _advice(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, s
         remedy = "move its replicas with `kafka-reassign-partitions`"
         texts.append(f"it has {REPLICAS}={replicas}, but `topic_settings` says {topic.replicas}: {remedy}")
     return "; ".join(filter(None, texts))
-
-
-def _is_same(found: str, wanted: str) -> bool:
-    return set(found.split(",")) == set(wanted.split(","))
 
 
 def _replicas(found: TopicMetadata, settings: Mapping[str, str]) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._metadata import TopicMetadata
 
 from relay.config import Config
 from relay.kafka import topics
@@ -24,8 +23,8 @@ def moved_keys(admin: AdminClient, config: Config, plan: Plan) -> dict[str, str]
     """
     now = _partitions(plan, config)
     others = {topic: before for topic, before in plan.partitions.items() if now.get(topic, before) != before}
-    there = topics.list_topics(admin, config) if others else {}
-    others = {topic: before for topic, before in others.items() if _count(there, topic) == now[topic]}
+    counts = {name: len(each.partitions) for name, each in topics.list_topics(admin, config).items()} if others else {}
+    others = {topic: before for topic, before in others.items() if counts.get(topic) == now[topic]}
     ends = offset_bounds(admin, [(topic, number) for topic in others for number in range(now[topic])])
     used = {topic for (topic, _), (_, end) in ends.items() if end}
     return {
@@ -39,7 +38,3 @@ def moved_keys(admin: AdminClient, config: Config, plan: Plan) -> dict[str, str]
 
 def _partitions(plan: Plan, config: Config) -> dict[str, int]:
     return {config.topic(table): config.partitions(table) for table in plan.keys}
-
-
-def _count(there: dict[str, TopicMetadata], topic: str) -> int:
-    return len(there[topic].partitions) if topic in there else 0
