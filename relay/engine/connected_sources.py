@@ -111,7 +111,6 @@ class ConnectedSources:
         self._calls[entry.name] = SlowCall(f"connect-{entry.name}", partial(_connect, entry, source))
 
     def _look(self) -> None:
-        """Record which attempts have failed."""
         for name, call in list(self._calls.items()):
             if call.done() and (error := call.exception()) is not None:
                 del self._calls[name]

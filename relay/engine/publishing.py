@@ -1,7 +1,7 @@
 """Turns pages into transactions: their changes, the checkpoints with them, and the recovery after an abort.
 
-A page stays here, unconfirmed, from its first record until the commit that covers it. After an abort the pages of the
-shards that this worker still owns are published again, in the same order (I1, I2). Used by the worker's thread.
+A page stays here, unconfirmed, until the commit that covers it. After an abort the pages of shards that are still open
+are published again, in the same order (I1, I2).
 """
 
 from __future__ import annotations

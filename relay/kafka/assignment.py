@@ -1,8 +1,4 @@
-"""Which shards this worker owns: its membership in a consumer group, and the fence that every assignment passes.
-
-The order of barrier, read and open keeps two workers safe (I3); see ``fence``. After a change here, run
-``tests/faults``.
-"""
+"""Which shards this worker owns: its membership in a group, and the fence of every assignment (I3; see ``fence``)."""
 
 import logging
 import os
@@ -40,10 +36,7 @@ class NotAMember(Exception):
 
 
 class Assignment:
-    """Membership in the group that shares the partitions of the checkpoints topic.
-
-    Used by one thread. librdkafka calls ``_on_assign`` and ``_on_revoke`` from within ``poll``, so in the same thread.
-    """
+    """Membership in the group that shares the partitions of the checkpoints topic; its callbacks run in ``poll``."""
 
     def __init__(
         self, client: Mapping[str, Any], group: str, view: CheckpointView, *, transaction_timeout: float

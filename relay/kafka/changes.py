@@ -324,10 +324,7 @@ def read_change(fields: Mapping[str, Any], topic: str, partition: int, offset: i
 
 
 def _begin_group(offsets: GroupOffsets, start: str, ids: Mapping[str, str]) -> None:
-    """Commit ``start`` for a group without offsets, so that all its programs start there, even after a crash.
-
-    ``ids``: the ids of the topics, read before ``start`` is resolved.
-    """
+    """Commit ``start`` for a group without offsets. ``ids``: of the topics, read before ``start`` is resolved."""
     if offsets.committed() is not None:
         return
     try:

@@ -1,7 +1,4 @@
-"""Reads ``<name>.checkpoints``, the only record of the relay's progress.
-
-The murmur2 hash of a record's key gives its partition, and so the owner of its shard.
-"""
+"""Reads ``<name>.checkpoints``: the murmur2 hash of a key gives a record's partition, and the owner of its shard."""
 
 from __future__ import annotations
 
@@ -139,10 +136,7 @@ class CheckpointView(CommittedRecords):
         return self._finish(ends, asked_at)
 
     def require_end(self, partitions: Collection[int], patience: float) -> None:
-        """Read ``partitions`` to their end, like `read_to_end`, however long that takes while it makes progress.
-
-        Raises ``Unavailable`` if nothing is read for ``patience`` seconds, and ``StopRequested``.
-        """
+        """Read ``partitions`` like `read_to_end`. Raises ``Unavailable`` if ``patience`` seconds bring no progress."""
         asked_at = self.freshness.now()
         ends = self._ends(partitions, self.clock() + patience)
         if ends is None:
@@ -169,7 +163,6 @@ class CheckpointView(CommittedRecords):
         self._finish(ends, asked_at)
 
     def require_topic(self) -> None:
-        """Raise ``Unavailable`` if the broker says that the topic was deleted."""
         asked = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=1.0)
         try:
             asked[self.topic].result()
@@ -238,12 +231,10 @@ class CheckpointView(CommittedRecords):
         )
 
     def check_stop(self) -> None:
-        """Raise ``StopRequested`` if the relay was asked to stop."""
         if self.stopping():
             raise StopRequested
 
     def _take(self, timeout: float) -> None:
-        """Take the records that have arrived; wait up to ``timeout`` seconds for the first."""
         first = self._consumer.poll(timeout)  # consume() would wait for a thousand
         if first is not None:
             self._keep(first)

@@ -1,7 +1,4 @@
-"""Writes the changes of one table as Debezium's connectors do: see ``relay.avro.debezium``.
-
-The partition is chosen as in the relay's own envelope (I2). What Debezium's cannot say is on the relay's other topics.
-"""
+"""Writes the changes of one table as Debezium's connectors do (``relay.avro.debezium``), with our partitions (I2)."""
 
 import logging
 from dataclasses import KW_ONLY, InitVar, dataclass, replace

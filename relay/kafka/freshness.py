@@ -1,7 +1,4 @@
-"""How far behind its topic a reader is: another connection asks for the ends of all partitions every few seconds.
-
-A consumer reports nothing while it cannot reach a broker, and a process does not notice that it was paused.
-"""
+"""How far behind its topic a reader is, which a paused process, or a consumer without a broker, does not notice."""
 
 from __future__ import annotations
 

@@ -97,12 +97,10 @@ def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict
 
 
 def ask_topic_ids(admin: AdminClient, topics: Sequence[str]) -> Answers:
-    """Ask for the ids of topics, without waiting for the answers."""
     return admin.describe_topics(TopicCollection([*topics]), request_timeout=_TIMEOUT)
 
 
 def answered_ids(answers: Answers, config: Config) -> dict[str, str]:
-    """Return the ids that brokers have answered, as `topic_ids` does."""
     servers, topic = config.kafka.bootstrap_servers, ""
     ids: dict[str, str] = {}
     try:
@@ -185,7 +183,6 @@ class GroupOffsets:
         return self._open_admin or connect(self._config)
 
     def topic_ids(self) -> dict[str, str]:
-        """Return the present ids of the topics, as the function of this name."""
         return topic_ids(self._admin, self._config, self.topics)
 
     def partitions(self) -> list[TopicPartition]:
@@ -232,10 +229,7 @@ class GroupOffsets:
         return self._at(partitions, int((start_time(start, now()) or 0) * 1000))
 
     def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
-        """Return the first offset of each partition that a consumer reads from ``start`` on, and the end of each.
-
-        An offset past the end stays as it is: its topic was created again, or has lost its last records.
-        """
+        """Return the first offset to read from ``start`` on, even if past the end, and the end of each partition."""
         starts, ends = Offsets(), Offsets()
         for p in self.partitions():
             low, end = self._call(self._consumer.get_watermark_offsets, p, timeout=_TIMEOUT)
@@ -245,10 +239,7 @@ class GroupOffsets:
         return starts, ends
 
     def commit(self, offsets: Mapping[str, Mapping[str, int]], *, ids: Mapping[str, str], wait: bool = False) -> None:
-        """Report the group's offsets. Raises ``Unavailable`` only when asked to ``wait``.
-
-        ``ids``: the topics' ids, so that the offsets do not count for later topics with the same names.
-        """
+        """Report the group's offsets, with the topics' ``ids``. Raises ``Unavailable`` only when asked to ``wait``."""
         beside = (ids, self._cache, self.http)
         wanted = [with_id(t, int(p), o, *beside) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
         try:
@@ -324,7 +315,6 @@ class GroupOffsets:
 
 
 def _where_committed(found: Sequence[TopicPartition]) -> Offsets | None:
-    """Return committed offsets, or None if nothing was committed."""
     if all(p.offset < 0 for p in found):
         return None
     # A partition that was added after the commit has not been read.

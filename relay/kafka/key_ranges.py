@@ -25,10 +25,7 @@ def key_range(config: Config, topics: Collection[str], text: str, *, asked_as: s
 
 
 def is_within(keyrange: KeyRange, keyspace_id: bytes | None, shard: str | None, table: str) -> bool:
-    """Return whether a change of a row is in this range, by its keyspace id, or else by the shard of its token.
-
-    Raises ``RelayError`` if neither is known; otherwise every reader of a range would skip the change.
-    """
+    """Return whether a change is in this range, by its keyspace id or its shard. Raises ``RelayError`` if unknown."""
     if keyspace_id is not None or keyrange.complete:
         return keyrange.contains(keyspace_id or b"")
     of_shard = shard_range(shard.rpartition("/")[2]) if shard else KeyRange()

@@ -53,7 +53,6 @@ def _lacking(allowed: Iterable[AclOperation] | None) -> list[str]:
 
 
 def _refusal(created: Future[None]) -> str:
-    """Return why a missing topic would not be created; empty if it would."""
     try:
         created.result(_TIMEOUT + 5)
     except KafkaException as error:

@@ -26,10 +26,7 @@ _SLOTS = 256
 
 
 class Identity:
-    """The ``transactional.id`` of a worker: a numbered slot on this host, held by a file lock.
-
-    A worker that restarts aborts the transaction of its predecessor, which saves the timeout: the fence keeps it safe.
-    """
+    """The ``transactional.id`` of a worker: a numbered slot of this host, which saves a timeout after a crash."""
 
     def __init__(self, name: str) -> None:
         self.name = name

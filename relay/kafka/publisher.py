@@ -32,10 +32,7 @@ _UNCONNECTED = {"INIT", "DOWN", "TRY_CONNECT", "CONNECT"}  # states of a connect
 
 
 class ConnectionLog:
-    """Receives the log lines of a client and passes them on to ``logger``. Called by the thread that polls the client.
-
-    Only there, librdkafka reports a failed connection, before it repeats requests, or a timeout, after which it closes.
-    """
+    """Passes a client's log lines on to ``logger``: only there, librdkafka reports a connection that failed."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self.has_failed = False

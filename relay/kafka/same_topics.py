@@ -1,7 +1,4 @@
-"""Recognizes topics that were created again, while they are read or since a group committed its offsets.
-
-A program may commit once more after its topic was deleted with its offsets: so the id of the topic is committed, too.
-"""
+"""Recognizes topics that were created again, while they are read or since a group committed offsets of their ids."""
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence

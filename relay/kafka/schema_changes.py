@@ -17,10 +17,9 @@ log = logging.getLogger(__name__)
 def statement_record(
     change: SchemaChange, resume_timestamp: int, relayed_at: int, topic: str, largest: float
 ) -> tuple[bytes, bytes, Headers]:
-    """Return value, key and headers of the record for a statement.
+    """Return value, key and headers of a statement's record, without its text, or columns, if it is too large.
 
-    ``largest``: bytes of the largest record that ``topic`` accepts. A larger record first loses the statement, and then
-    the columns. Raises ``RelayError`` if that is not enough.
+    Raises ``RelayError`` if that is not enough.
     """
     # I2: all statements of a shard have the same key.
     key = change.token.shard.encode()

@@ -62,7 +62,6 @@ def _without_security(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refusal(settings: Mapping[str, Any]) -> str | None:
-    """Return why librdkafka refuses these settings, or None if it accepts them."""
     try:
         # A client without brokers connects to nothing.
         Producer({**settings, "bootstrap.servers": "", "logger": SILENT_LOG})

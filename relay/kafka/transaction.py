@@ -53,10 +53,7 @@ class TransactionSize:
 
 
 class OpenTransaction:
-    """The current transaction, which begins with its first record, and after a commit or abort the next one.
-
-    ``publishers``: one for each transaction. ``timeout``: of a transaction, in seconds. ``clock``: monotonic.
-    """
+    """The current transaction, which begins with its first record, and then the next. ``timeout``: seconds."""
 
     def __init__(
         self,

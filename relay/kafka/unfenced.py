@@ -1,7 +1,4 @@
-"""Writes a record of ``checkpoints`` outside the workers' transactions and without their fence.
-
-Only for records that express or request people's decisions, never for records that decide what is published twice (I3).
-"""
+"""Writes records of ``checkpoints`` without a fence: decisions of people, never what decides what is published (I3)."""
 
 import time
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""The account for servers that refuse to run as root, and folders that it can reach.
-
-Other users cannot reach root's home folder and temporary folders, so programs and data are kept elsewhere.
-"""
+"""The account for servers that refuse to run as root, and folders that it can reach, unlike root's home."""
 
 import os
 import pwd

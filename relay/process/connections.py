@@ -16,10 +16,7 @@ T = TypeVar("T")
 
 
 class Connections(Generic[C]):
-    """Connections of several threads, as many as they use at once, kept for reuse. ``connect``: opens one.
-
-    ``is_usable``: whether a kept connection still works. A forked process opens its own.
-    """
+    """Connections of several threads, kept for reuse while ``is_usable``. A forked process opens its own."""
 
     def __init__(self, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True) -> None:
         self._connect = connect

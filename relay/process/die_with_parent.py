@@ -1,8 +1,7 @@
 """A script that runs a command, optionally as another user, and has the kernel kill it when its parent dies.
 
 ``die_with_parent.py PARENT_PID[:UID:GID] COMMAND...``; with 0 for the parent the command outlives it. A
-``preexec_fn`` could deadlock in a process with threads. It imports nothing from this project, to start fast without
-site-packages.
+``preexec_fn`` could deadlock in a process with threads. It imports nothing from this project, to start fast.
 """
 
 import ctypes

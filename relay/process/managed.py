@@ -76,7 +76,6 @@ class ManagedProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the command; its output is appended to the log."""
         if self.alive:
             raise RuntimeError(f"{self.command[0]} is already running")
         self._killed = False

@@ -31,7 +31,6 @@ class ServiceClock:
 
     @property
     def is_known(self) -> bool:
-        """Whether any server has told the time."""
         return bool(self._heard)
 
     def __call__(self) -> float:

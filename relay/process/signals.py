@@ -38,10 +38,9 @@ def _end(signum: int, frame: FrameType | None) -> None:
 
 
 class Signals:
-    """Calls ``stop`` on SIGTERM and SIGINT, or ends the process while ``stop`` is not set. SIGHUP calls ``reload``.
+    """Calls ``stop`` on SIGTERM and SIGINT, or ends the process while it is not set; SIGHUP calls ``reload``.
 
-    Python runs signal handlers in the main thread, between two of its instructions, so ``stop`` and ``reload`` must be
-    quick and take no locks.
+    Both run between two instructions of the main thread: they must be quick and take no locks.
     """
 
     def __init__(self, reload: Callable[[], None]) -> None:

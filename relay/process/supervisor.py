@@ -1,7 +1,4 @@
-"""Runs several workers on one machine: starts them, restarts any that die, and stops them together.
-
-Workers share only Kafka: the consumer group decides which of them reads what (``relay.kafka.assignment``).
-"""
+"""Runs several workers on one machine, which share only Kafka: starts, restarts and stops them."""
 
 import logging
 import os

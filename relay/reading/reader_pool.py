@@ -1,7 +1,7 @@
 """Reads the open shards in threads and hands their pages to the worker, one at a time per shard.
 
-Nothing here knows Kafka or a database. Memory is bounded (I11): a page has at most about a megabyte as the source sends
-it (``STREAMED_PAGE`` if the shard streams), and no read starts while the pages under way could exceed the budget.
+Memory is bounded (I11): a page has about a megabyte (``STREAMED_PAGE`` if the shard streams), and no read starts while
+the pages under way could exceed the budget.
 """
 
 import heapq

@@ -1,7 +1,4 @@
-"""The parts of a source that cannot be relayed until somebody acts, while the rest goes on (I12).
-
-They are retried as soon as a decision is visible, and each minute, because the cause may be gone.
-"""
+"""The parts of a source that cannot be relayed until somebody acts (I12). They are also retried each minute."""
 
 import logging
 import math

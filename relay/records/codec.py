@@ -1,7 +1,4 @@
-"""A record as JSON: an object with the fields of a frozen dataclass, without fields that have their default value.
-
-``Any`` is JSON that the source reads. Values must match the types of their fields; unknown fields are ignored.
-"""
+"""A record as JSON: an object with the fields of a frozen dataclass, except defaults. Unknown fields are ignored."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,4 @@
-"""The keys of ``<name>.checkpoints``: JSON arrays with the format's version, the kind of record, and its subject.
-
-The murmur2 hash of a key gives its partition, and so the worker that owns the record.
-"""
+"""The keys of ``<name>.checkpoints``: JSON arrays with the format's version, the kind of record, and its subject."""
 
 from __future__ import annotations
 
@@ -44,7 +41,6 @@ class StreamId:
 
     @property
     def snapshot_key(self) -> bytes:
-        """The key of the control record of the newest snapshot."""
         return self._key(RecordKind.SNAPSHOT)
 
     def shard_key(self, shard: str) -> bytes:

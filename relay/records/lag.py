@@ -1,8 +1,4 @@
-"""The lag, defined once for the status page, ``relay status``, metrics and alerts.
-
-It is the time since everything that the source then showed was published. A shard that was read to its head has no lag,
-however old its last change is.
-"""
+"""The lag, defined once: the time since everything that the source then showed was published."""
 
 from collections.abc import Mapping
 

@@ -22,10 +22,9 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotBeginning:
-    """The state when a snapshot began: ``as_of``, in seconds, and in ``parts`` what each of its ``segments`` reads.
+    """The state when a snapshot began ``as_of`` a time in seconds. ``parts``: what its ``segments`` read.
 
-    ``rows``: estimated. ``emptied``: by shard, when a table was last emptied before it was measured
-    (``relay.snapshots.emptied_tables``).
+    ``rows``: estimated. ``emptied``: by shard, when a table was last emptied before it was measured.
     """
 
     as_of: int = 0

@@ -1,7 +1,4 @@
-"""The rules that follow from the control record of a stream's newest snapshot, which is None before the first one.
-
-`next_step` makes all decisions. The owner of the record gathers the facts, and carries out the step in one transaction.
-"""
+"""The rules that follow from the control record of a stream's newest snapshot. `next_step` makes all decisions."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -128,10 +125,7 @@ def repaired_by(control: SnapshotControl | None) -> Set[str]:
 
 
 def unfinished_repairs(committed: CommittedStream) -> Set[str]:
-    """Return the ids of the gaps that the last snapshot of a stream was to repair, if it has not finished.
-
-    A requested snapshot need not repair any: its request stays, and the next stream fulfils it.
-    """
+    """Return the ids of the gaps that an unfinished snapshot was to repair, unless a request stays for the next."""
     control = committed.control
     return set(control.gaps) if control is not None and is_running(control) and not control.requests else set()
 
@@ -312,7 +306,6 @@ def _without_absent(control: SnapshotControl | None, facts: Facts) -> SnapshotCo
 
 
 def _begun(control: SnapshotControl, facts: Facts) -> Step:
-    """Return the step that begins a planned snapshot."""
     if is_stopped(control, facts.requests):
         return Wait()
     if (measurement := facts.measurement) is None or measurement.id != control.id:
@@ -341,10 +334,7 @@ def _begun(control: SnapshotControl, facts: Facts) -> Step:
 
 
 def _ended(control: SnapshotControl, facts: Facts) -> Step:
-    """Return the step that ends a snapshot once all rows are read.
-
-    Everything committed before its last row was read has to be published first, because it may empty a table.
-    """
+    """Return the step that ends a snapshot once its rows, and all changes that may empty a table before, are there."""
     read = [facts.segments[name] for name in control.segment_names if name in facts.segments]
     if len(read) < control.begun.segments or any(each.state is not ShardState.FINISHED for each in read):
         return Wait()

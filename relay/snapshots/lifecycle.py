@@ -95,7 +95,6 @@ class Snapshots:
 
     @property
     def _requests(self) -> Sequence[SnapshotRequest]:
-        """The unfulfilled requests, the oldest first."""
         return self._beside.view.requests_of(self.source.name)
 
     @property
@@ -218,7 +217,6 @@ class Snapshots:
         return control.segment_names
 
     def unread(self, owned: Set[int]) -> list[bytes]:
-        """Return the keys of the segments in ``owned`` that still have to be read."""
         keys = (self.stream.segment_key(name) for name in self.to_read if not self._has_finished(name))
         return [key for key in keys if partition_of(key) in owned]
 

@@ -54,7 +54,6 @@ class ShardCheckpoints:
         self._latest.pop(shard, None)
 
     def has_ended(self, shard: str) -> bool:
-        """Whether this worker has read ``shard`` to its end."""
         return has_ended(self._latest, shard)
 
     def covering(self, page: Page) -> ShardCheckpoint | None:

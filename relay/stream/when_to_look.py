@@ -1,7 +1,4 @@
-"""Decides when to look at a source: as soon as something may have changed, and now and then for time limits.
-
-The main loop looks a hundred times a second, and may have hundreds of sources.
-"""
+"""Decides when to look at one of hundreds of sources: as soon as something may have changed, and now and then."""
 
 import random
 from collections.abc import Callable
@@ -12,10 +9,7 @@ _EVERY, _EVERY_IDLE = 1.0, 5.0  # seconds
 
 
 class Look:
-    """When to look at one source. ``clock``: seconds that never go back.
-
-    ``ask_at``: when to ask `begin` again, which takes microseconds for each of hundreds of sources without news.
-    """
+    """When to look at one source. ``ask_at``: when to ask `begin` again, which takes microseconds, by the clock."""
 
     def __init__(self, source: str, view: CommittedRecords, *, clock: Callable[[], float]) -> None:
         self.clock = clock
