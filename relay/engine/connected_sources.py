@@ -45,8 +45,7 @@ class ConnectedSources:
         # The sources that the last worker read, and the time from which it ends even if attempts are under way.
         self._read: Set[str] = frozenset()
         self._waits_until = 0.0
-        # By source, what was logged about it.
-        self._said: dict[str, str] = {}
+        self._said: dict[str, str] = {}  # by source, what was logged about it
 
     @property
     def is_connecting(self) -> bool:

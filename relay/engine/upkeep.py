@@ -28,14 +28,10 @@ class Upkeep:
         self._same = same
         self._config = config
         self._publishing = publishing
-        # The progress of snapshots, if stderr is a terminal.
-        self._bars = SnapshotBars.for_terminal()
-        # The partitions owned at the last look.
-        self._owned: frozenset[int] = frozenset()
-        # By source, the plan that has the partitions of all its topics.
-        self._counted: dict[str, Plan] = {}
-        # Whether nothing is left to do when the only source cannot be planned.
-        self._is_alone = False
+        self._bars = SnapshotBars.for_terminal()  # the progress of snapshots, if stderr is a terminal
+        self._owned: frozenset[int] = frozenset()  # the partitions owned at the last look
+        self._counted: dict[str, Plan] = {}  # by source, the plan that has the partitions of all its topics
+        self._is_alone = False  # whether nothing is left to do when the only source cannot be planned
 
     def serve(self, sources: Sequence[SourceState]) -> None:
         """Make plans, list and open shards, and write the records for that, where anything has changed."""

@@ -45,20 +45,17 @@ class Assignment:
         self.view = view
         # Assigned and past the fence: this worker may read the shards of these partitions.
         self.owned: set[int] = set()
-        # Assigned, but not past the fence yet.
-        self.gained: set[int] = set()
+        self.gained: set[int] = set()  # assigned, but not past the fence yet
         # Partitions that the group wants back and this worker keeps a little longer, each until a monotonic time.
         self._wanted: list[TopicPartition] = []
         self._keep_until = 0.0
         self._is_closing = False
-        # Owned partitions that were given up since the last poll.
-        self._revoked: set[int] = set()
+        self._revoked: set[int] = set()  # owned partitions that were given up since the last poll
         # A predecessor's transaction times out before the group expels it, and a worker whose main thread hangs is
         # expelled last: transaction < session < max.poll.interval.
         self.session_timeout = session = 1.5 * transaction_timeout
         self.barrier_timeout = barrier_timeout(transaction_timeout)
-        # The member id that this worker last passed the fence with.
-        self._member = ""
+        self._member = ""  # the member id that this worker last passed the fence with
         # When this worker last served the group, and last woke the client for a heartbeat, by the monotonic clock.
         self._served_at = self._woken_at = time.monotonic()
         self._consumer = Consumer(

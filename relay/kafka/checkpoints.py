@@ -86,8 +86,7 @@ class CheckpointView(CommittedRecords):
         self.group = f"{topic}.view"  # the group is never joined or committed to
         self.stopping = stopping
         self.clock = clock
-        # The number of records read.
-        self.records = 0
+        self.records = 0  # the number of records read
         # The next offset to read, per partition; also moves past transaction markers.
         self.positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
         # The last record read of each key, not yet applied: later records replace most of the earlier ones.

@@ -123,8 +123,7 @@ class Publisher:
 
     def _connect(self) -> None:
         self._has_aborted = False
-        # Whether it has given up on records that were not acknowledged in time.
-        self._gave_up = False
+        self._gave_up = False  # whether it has given up on records that were not acknowledged in time
         # Whether librdkafka may still be sending offsets.
         self._sends_offsets = False
         self._connections = ConnectionLog(self._client.get("logger", log))

@@ -25,10 +25,8 @@ class SameTopics:
         # The ids that the topics had, by name.
         self.ids: Mapping[str, str] = topic_ids(admin, config, topics)
         self._looked_at = time.monotonic()
-        # The last request, until its answer is read.
-        self._asked: Answers | None = None
-        # The topics that were created again, once known: no reader continues then.
-        self._again: set[str] = set()
+        self._asked: Answers | None = None  # the last request, until its answer is read
+        self._again: set[str] = set()  # the topics that were created again, once known: no reader continues then
 
     def created_again(self) -> Collection[str]:
         """Return the topics that were created again, as far as known. Does not wait for a slow broker's answer."""

@@ -35,8 +35,7 @@ log = logging.getLogger(__name__)
 
 Record = tuple[bytes, bytes, int, Headers]  # value, key, partition and headers
 
-# Bytes that a record needs beyond its value, its key and the text of its token.
-_ROOM = 1024
+_ROOM = 1024  # bytes that a record needs beyond its value, its key and the text of its token
 
 # Key column types whose canonical bytes the compiled core makes itself.
 _HASHED: dict[str, str] = {

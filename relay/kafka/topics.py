@@ -58,12 +58,10 @@ class RequiredTopic:
     compacted: bool = False
     # The key of the config with its number of partitions, if the relay can move to a new topic with another number.
     key: str = ""
-    # Why it may not be compacted; empty if it may.
-    uncompactable: str = ""
+    uncompactable: str = ""  # why it may not be compacted; empty if it may
     # The settings of the config, which replace the relay's.
     chosen: Mapping[str, str] = field(default_factory=dict)
-    # Its replication factor, or the broker's default.
-    replicas: int = -1
+    replicas: int = -1  # its replication factor, or the broker's default
 
     def request(self) -> NewTopic:
         """Return the request to create it."""

@@ -69,8 +69,7 @@ class OpenTransaction:
         self._allowed = TransactionSize(min(timeout, _LATELY), clock)
         self.group = group
         self.size = 0
-        # Bytes of snapshot rows.
-        self.yielding = 0
+        self.yielding = 0  # bytes of snapshot rows
         # Seconds since its newest change was committed at the source.
         self.lag = 0.0
         self._begun = 0.0

@@ -44,19 +44,14 @@ class OpenShard:
     empty: int = 0
     failures: int = 0
     closed: bool = False
-    # When the last read began, by the pool's clock.
-    read_at: float = 0.0
+    read_at: float = 0.0  # when the last read began, by the pool's clock
     # When the last good read arrived, or the shard was opened; why the last read failed, or its warning.
     polled: float = 0.0
     error: str | None = None
-    # Whether the source has reported the shard as unknown since the last good read.
-    is_unknown: bool = False
-    # Scheduled seconds from that read to the next one: with many shards, each is read rarely.
-    wait: float = 0.0
-    # Whether a read is under way, or its result was not taken yet.
-    running: bool = False
-    # Position and `Page.reached` of the last page.
-    _last: tuple[Position | None, float | None] = (None, None)
+    is_unknown: bool = False  # whether the source has reported the shard as unknown since the last good read
+    wait: float = 0.0  # scheduled seconds from that read to the next one: with many shards, each is read rarely
+    running: bool = False  # whether a read is under way, or its result was not taken yet
+    _last: tuple[Position | None, float | None] = (None, None)  # position and `Page.reached` of the last page
 
     def note(self, result: ReadResult, now: float) -> None:
         """Count a result. ``now``: by the pool's clock."""

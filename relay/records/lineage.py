@@ -12,8 +12,7 @@ class Lineage:
     def __init__(self, committed: CommittedStream) -> None:
         self.committed = committed
         self.stream = committed.stream
-        # The shards of the newest complete listing, by id.
-        self.listed: dict[str, Shard] = {}
+        self.listed: dict[str, Shard] = {}  # the shards of the newest complete listing, by id
         # Shards that are named but not listed: how many consecutive complete listings lacked them.
         self.absent: dict[str, int] = {}
         self.listings = 0

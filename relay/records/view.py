@@ -21,13 +21,11 @@ class CommittedStream:
         self.stream = stream
         self.plan: Plan | None = None
         self.listing: ShardListing | None = None
-        # By shard.
-        self.checkpoints: dict[str, ShardCheckpoint] = {}
+        self.checkpoints: dict[str, ShardCheckpoint] = {}  # by shard
         # The control record of its newest snapshot, and the segments of its snapshots.
         self.control: SnapshotControl | None = None
         self.segments: dict[str, SegmentCheckpoint] = {}
-        # By id: pending and accepted.
-        self.pending_gaps: dict[str, PendingGap] = {}
+        self.pending_gaps: dict[str, PendingGap] = {}  # by id: pending and accepted
         # Records applied, shards seen to end, and changes of a gap in a checkpoint. They only grow, so comparing them
         # shows cheaply whether anything has changed.
         self.version = self.endings = self.gap_version = 0
@@ -93,10 +91,8 @@ class CommittedRecords:
         self.streams: dict[StreamId, CommittedStream] = {}
         # The same by source, so that a look at one of hundreds of sources does not go through them all.
         self._of_source: dict[str, list[CommittedStream]] = {}
-        # By source and id.
-        self._requests: dict[str, dict[str, SnapshotRequest]] = {}
-        # By key.
-        self.owners: dict[bytes, PartitionOwner] = {}
+        self._requests: dict[str, dict[str, SnapshotRequest]] = {}  # by source and id
+        self.owners: dict[bytes, PartitionOwner] = {}  # by key
         # The number of records applied by source, "" for owners; and the sources with new records since the set was
         # last cleared.
         self.versions: Counter[str] = Counter()

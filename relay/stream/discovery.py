@@ -52,8 +52,7 @@ class JournaledShards:
         self._committed = lineage.committed
         # What the shards were last derived from. A journal arrives with the end of a shard.
         self._seen: tuple[Plan, int] | None = None
-        # Whether records written for them may be lost.
-        self._again = False
+        self._again = False  # whether records written for them may be lost
 
     @property
     def listed_before(self) -> float:
@@ -110,8 +109,7 @@ class ListedShards:
         self.lineage = lineage
         self.clock = source.clock
         self.monotonic = monotonic
-        # Whether this worker lists shards for all.
-        self.is_owner = False
+        self.is_owner = False  # whether this worker lists shards for all
         # The listing that ``lineage`` shows, how many seconds it took, and the stream that it says continues this one.
         self.newest: ShardListing | None = None
         self.took = 0.0
@@ -126,8 +124,7 @@ class ListedShards:
         # Whether a listing under way may have begun too early, or records written for a listing may be lost.
         self._again = False
         self._under_way: _UnderWay | None = None
-        # When an early listing was requested, by the source's clock.
-        self._wanted_soon_at = -math.inf
+        self._wanted_soon_at = -math.inf  # when an early listing was requested, by the source's clock
 
     @property
     def untold(self) -> ShardListing | None:

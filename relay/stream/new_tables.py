@@ -22,8 +22,7 @@ class NewTables:
         # Tables that may be missing from the plan, and those among them whose changes pages had.
         self._new: dict[str, TableSchema] = {}
         self._met: dict[str, TableSchema] = {}
-        # The plan at the last call of `take_added`.
-        self._last_plan: Plan | None = None
+        self._last_plan: Plan | None = None  # the plan at the last call of `take_added`
 
     def begin(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
         """Begin with a checked plan, and the source's ``tables``, which the plan may lack."""

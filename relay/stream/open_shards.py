@@ -36,8 +36,7 @@ class OpenShards:
         self._is_awaited = is_awaited
         self._committed = latest.committed
         self._lineage = latest.lineage
-        # The value of `CommittedStream.endings` when ended shards were last closed.
-        self._endings = 0
+        self._endings = 0  # the value of `CommittedStream.endings` when ended shards were last closed
         # The state in which every ready shard was opened.
         self._opened_in: tuple[int, int, frozenset[int], frozenset[bytes]] | None = None
 

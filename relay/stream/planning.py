@@ -27,10 +27,8 @@ class Planning:
         # The id of the Kafka cluster, for new plans.
         self.cluster = ""
         self._making: SlowCall[tuple[Plan, Gap | None]] | None = None
-        # Whether the config was reloaded since the present plan was begun.
-        self._is_outdated = False
-        # Since when this worker has had to make a plan.
-        self.wanted_at: float | None = None
+        self._is_outdated = False  # whether the config was reloaded since the present plan was begun
+        self.wanted_at: float | None = None  # since when this worker has had to make a plan
 
     def before(self, stream: StreamId) -> CommittedStream | None:
         return self.view.newest(self.source.name, but=stream)

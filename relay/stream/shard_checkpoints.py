@@ -39,8 +39,7 @@ class ShardCheckpoints:
         self._snapshots = snapshots
         # The newest checkpoint of each open shard, published or about to be.
         self._latest: dict[str, ShardCheckpoint] = {}
-        # Gaps reported since the start, which the view may not show yet.
-        self.reported_gaps: set[str] = set()
+        self.reported_gaps: set[str] = set()  # gaps reported since the start, which the view may not show yet
 
     def has_begun(self, shard: str) -> bool:
         """Whether this worker has published, or is about to publish, a page of ``shard``."""

@@ -26,10 +26,8 @@ class Switching:
         self.clock = source.clock
         self._source = source
         self._planning = planning
-        # The previous stream, once it was read to its end.
-        self._drained: StreamId | None = None
-        # Under way: the connection to another stream.
-        self._connecting: SlowCall[StreamId] | None = None
+        self._drained: StreamId | None = None  # the previous stream, once it was read to its end
+        self._connecting: SlowCall[StreamId] | None = None  # under way: the connection to another stream
         # When that was first tried.
         self._connecting_since: float | None = None
         self._retry_at = 0.0

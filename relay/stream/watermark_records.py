@@ -30,10 +30,8 @@ class WatermarkRecords:
         self.wall = wall
         # When the last record of a shard was written, if that was less than a second or two ago.
         self._written_at: dict[bytes, float] = {}
-        # The last watermark written for each stream, and for all streams.
-        self._low: dict[bytes, float] = {}
-        # When streams were last checked for due watermarks.
-        self._looked_at = -math.inf
+        self._low: dict[bytes, float] = {}  # the last watermark written for each stream, and for all streams
+        self._looked_at = -math.inf  # when streams were last checked for due watermarks
 
     def of_shard(self, stream: StreamId, shard: str, checkpoint: ShardCheckpoint) -> tuple[bytes, bytes] | None:
         """Return the watermark record of a shard whose ``checkpoint`` is being written, or None if it is not due."""
