@@ -114,22 +114,18 @@ class Lineage:
 
     def lost(self) -> list[str]:
         """Return the shards that the source has dropped and that were not read to the end (I9)."""
-        checkpoints, passed = self.committed.checkpoints, self._passed
-        unfinished = {
-            shard for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended and self.is_gone(shard)
-        }
-        unseen = {
-            parent
-            for shard in self.listed.values()
-            for parent in shard.parents
-            if parent not in checkpoints
-            and parent not in passed
-            and self.is_gone(parent)
-            and self._was_missed(parent, shard.id)
-        }
-        # Its children may be gone too before a person decides about the gap, and then no listing names it.
-        undecided = {shard for shard in self._undecided() if shard not in checkpoints and self.is_gone(shard)}
-        return sorted(unfinished | unseen | undecided)
+        checkpoints, passed, undecided = self.committed.checkpoints, self._passed, self._undecided()
+        found = []
+        for shard in filter(self.is_gone, self.absent):
+            if (checkpoint := checkpoints.get(shard)) is not None:
+                is_lost = not checkpoint.state.ended
+            else:
+                # Its children may be gone too before a person decides about the gap, and then no listing names it.
+                children = () if shard in passed else self.children(shard)
+                is_lost = shard in undecided or any(self._was_missed(shard, child) for child in children)
+            if is_lost:
+                found.append(shard)
+        return sorted(found)
 
     def _undecided(self) -> set[str]:
         """Return the shards whose gap waits for a decision, or is decided but not published yet."""
