@@ -75,7 +75,7 @@ class OpenShards:
         for name in [name for name in self.open if name in listed and not self.latest.has_begun(name)]:
             parents = [parent for parent in listed[name].parents if parent in listed and parent not in plan.passed]
             if not all(has_ended(checkpoints, parent) for parent in parents):
-                self._close(name)  # I2
+                self.close_one(name)  # I2
 
     def _open(self, shard: Shard, key: bytes, plan: Plan, known: Plan) -> None:
         """Open ``shard``. ``known``: the plan with all tables."""
@@ -108,12 +108,7 @@ class OpenShards:
         self._opened_in = None
         for name, shard in list(self.open.items()):
             if lost is None or partition_of(shard.key) in lost:
-                self._close(name)
-
-    def put_aside(self, shard: str) -> None:
-        """Close a shard that will be opened again."""
-        self._opened_in = None
-        self._close(shard)
+                self.close_one(name)
 
     def close_ended(self) -> bool:
         """Close shards whose end is committed and visible. Return whether any shard, of any worker, has ended."""
@@ -123,10 +118,12 @@ class OpenShards:
         for shard in [shard for shard in self.open if has_ended(self._committed.checkpoints, shard)]:
             said = "source %s: shard %s was read to its end; its children follow"
             log.info(said, self._committed.stream.source, shard, extra={"event": "reshard"})
-            self._close(shard)
+            self.close_one(shard)
         return True
 
-    def _close(self, shard: str) -> None:
+    def close_one(self, shard: str) -> None:
+        """Close a shard, which is opened again if it may still be read."""
+        self._opened_in = None
         if shard in self.open:
             self._readers.shut(self.open.pop(shard))
         self.latest.close(shard)
@@ -152,7 +149,7 @@ class OpenShards:
 
     def _give_up(self, shard: str) -> tuple[ShardCheckpoint, Gap]:
         last = self.latest.gone(shard)
-        self._close(shard)  # pages that were read but not published are part of the gap
+        self.close_one(shard)  # pages that were read but not published are part of the gap
         return last
 
 

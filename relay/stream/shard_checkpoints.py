@@ -5,16 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from relay.records import (
-    Gap,
-    Lineage,
-    ReshardJournal,
-    Shard,
-    ShardCheckpoint,
-    ShardState,
-    has_ended,
-    is_inside_transaction,
-)
+from relay.records import Gap, Lineage, Shard, ShardCheckpoint, ShardState, has_ended, is_inside_transaction
 from relay.snapshots.emptied_tables import forget_before, noted
 from relay.snapshots.lifecycle import Snapshots
 from relay.source import Page, Source
@@ -79,13 +70,17 @@ class ShardCheckpoints:
             gap=page.gap.id if page.gap else before.gap,
             # An empty page may report less progress than the change before it.
             progress=_later(page.progress, before.progress),
-            journal=self._journal(page),
+            journal=page.journal,
             reached=_later(page.reached, before.reached),
             emptied=self._emptied(page, before),
             unplanned=self.new_tables.unplanned(),
             quiet_at=before.quiet_at if self._has_journals or page.pause == 0.0 or page.counts.records else page.begun,
         )
         self._latest[shard.id] = after
+        if page.journal is not None:
+            source, targets = self.lineage.stream.source, ", ".join(page.journal.targets)
+            said = "source %s: shard %s ended with journal %s and continues as %s"
+            log.info(said, source, shard.id, page.journal.id, targets)
         if page.gap is not None:
             self.reported_gaps.add(page.gap.id)
         return after
@@ -122,15 +117,6 @@ class ShardCheckpoints:
             return before.emptied
         now = self.clock()
         return noted(before.emptied, page, now, forget_before(self.committed.control, now))
-
-    def _journal(self, page: Page) -> ReshardJournal | None:
-        """Return what the last checkpoint of a shard says about the shards that continue it."""
-        plan, stream = self.committed.plan, self.lineage.stream
-        if page.journal is None or plan is None:
-            return None
-        said = "source %s: shard %s ended with journal %s and continues as %s"
-        log.info(said, stream.source, page.shard.id, page.journal.id, ", ".join(page.journal.targets))
-        return page.journal
 
     def new(self, shard: Shard, state: ShardState = ShardState.PLANNED, **fields: Any) -> ShardCheckpoint:
         """Return a checkpoint of ``shard`` with ``fields``; the other fields are as in its first one."""

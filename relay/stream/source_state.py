@@ -55,6 +55,7 @@ class SourceState:
         until_caught_up: bool = False,
     ) -> None:
         self.source = source
+        self.view = view
         self.readers = readers
         self.planning = Planning(source, view)
         self.switching = Switching(source, self.planning)
@@ -82,10 +83,6 @@ class SourceState:
         self.look.soon()
 
     @property
-    def view(self) -> CommittedRecords:
-        return self.planning.view
-
-    @property
     def stream(self) -> StreamId:
         return self.committed.stream
 
@@ -106,7 +103,8 @@ class SourceState:
         except Unavailable as error:
             if is_alone:
                 raise NoAnswer(str(error)) from error  # it may answer later, when it is not alone
-            self.switching.choose_later(error)
+            self.switching.unchosen = error
+            self.switching.retry_later(error)
             self._note_unchosen()
 
     def join_planned(self) -> bool:
@@ -213,7 +211,7 @@ class SourceState:
         name = shard.reader.shard.id
         self.set_aside.add(shard.key, name, why)
         if not shard.yields:
-            self.shards.put_aside(name)
+            self.shards.close_one(name)
         elif self.snapshots is not None:
             self.snapshots.close(name)
         self.look.soon()

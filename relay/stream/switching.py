@@ -31,8 +31,7 @@ class Switching:
         # When that was first tried.
         self._connecting_since: float | None = None
         self._retry_at = 0.0
-        self.unchosen: Unavailable | None = None
-        "Why the first stream could not be chosen yet."
+        self.unchosen: Unavailable | None = None  # why the first stream could not be chosen yet
 
     def choose(self, committed: CommittedStream) -> StreamId | None:
         """Begin with the stream that the relay last read, or else with the one that contains ``start``.
@@ -47,11 +46,6 @@ class Switching:
             return None
         log.info("source %s: reading its previous stream %s to the end first", self._source.name, label)
         return self._source.connect(label)
-
-    def choose_later(self, error: Unavailable) -> None:
-        """Note that `choose` has failed: nothing is read until it succeeds, and the other sources go on (I12)."""
-        self.unchosen = error
-        self.retry_later(error)
 
     def chosen_elsewhere(self, committed: CommittedStream) -> StreamId | None:
         """Return the stream that another worker has chosen in the meantime."""
