@@ -183,10 +183,7 @@ class Publishing:
             self._view.require_end(written, self._group.barrier_timeout)
 
     def again(self, why: Exception) -> None:
-        """After an abort, for the reason ``why``, publish the pages of open shards again, after ever longer pauses.
-
-        Raises ``Fenced``, or ``Unavailable`` if a topic no longer exists.
-        """
+        """After an abort, publish the pages of open shards again. Raises ``Fenced`` and ``Unavailable``."""
         while True:
             try:
                 was_open = self.open

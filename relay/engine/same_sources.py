@@ -1,10 +1,9 @@
 """Whether all workers of a relay have the same sources, and publish the same parts of them.
 
-The owner of each checkpoint partition writes its own sources there. (The group's members would tell, too, but
-librdkafka 2.16 aborts the process with an assertion if the coordinator goes away while it describes a group.) A source
-is read only by workers whose config is *in force*, as the source's plan says: what one config leaves out is not skipped
-while another worker wants it (I1). Once no worker has that config, the owner of the plan puts its own into force. So a
-new config comes into force when the last worker with the former one has stopped.
+The owner of each checkpoint partition writes its own sources there, since librdkafka 2.16 may abort a process that
+describes its group. A source is read only by workers whose config is *in force*, as the source's plan says: what one
+config leaves out is not skipped while another worker wants it (I1). Once no worker has that config, the owner of the
+plan puts its own into force.
 """
 
 import logging

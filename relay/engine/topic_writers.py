@@ -1,7 +1,4 @@
-"""The topic writers of all tables, including tables that appear or change their columns while the relay runs.
-
-Shards may be on either side of a change of columns: a writer belongs to one schema, and each page says which it uses.
-"""
+"""The topic writers of all tables, one for each schema: shards may be on either side of a change of columns."""
 
 import logging
 from collections.abc import Callable, Iterable

@@ -1,8 +1,7 @@
 """The worker: publishes the pages of the shards it owns in Kafka transactions.
 
-One thread does everything here, in one loop: serve the group, fence gained partitions, open shards, publish pages,
-commit. Reads happen in the threads of the reader pool, and other calls to a database, a schema registry or a disk in
-separate threads (``process.slow_call``), because the group expels a worker that does not serve it in time.
+One thread serves the group, fences gained partitions, opens shards, publishes pages and commits, in one loop. Reads and
+other slow calls happen in other threads, because the group expels a worker that does not serve it in time.
 """
 
 import logging

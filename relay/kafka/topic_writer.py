@@ -90,10 +90,7 @@ class TopicWriter:
         self._token_header: tuple[str, bytes] = ("token", b"")
 
     def send_page(self, publisher: RecordSender, changes: list[Change] | ChangeBlock, resume_timestamp: int) -> int:
-        """Send ``changes`` in the open transaction, in order (I2); return the bytes of all values sent.
-
-        Raises ``RelayError`` for a change that cannot be published, or only as a stub, with ``on_unencodable: fail``.
-        """
+        """Send ``changes`` in order (I2); return the bytes of all values. Raises ``RelayError`` if one is refused."""
         relayed_at = time.time_ns() // 1000
         records: Iterable[Record | None] = repeat(None)
         if self._compiled is not None:

@@ -148,10 +148,7 @@ class Lineage:
                 yield shard
 
     def floor(self, shard: Shard) -> int:
-        """Return the earliest timestamp for tokens of ``shard``, in seconds: the last of the shard and its ancestors.
-
-        A shard without changes inherits it from its parents. It is never before the floor of the stream.
-        """
+        """Return the earliest timestamp for tokens of ``shard``, in seconds: the last of its own, or of its ancestors."""
         checkpoints, plan = self.committed.checkpoints, self.committed.plan
         own = checkpoints.get(shard.id)
         if own is not None and own.token is not None:

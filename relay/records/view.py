@@ -37,10 +37,7 @@ class CommittedStream:
         return max(self.plan.floor if self.plan is not None else 0, *tokens, 0)
 
     def reported_as(self, pending: PendingGap) -> str | None:
-        """Return the id of the gap that is reported for ``pending``.
-
-        If its shard has ended, this may be another gap, such as that the shard is lost; None if there was no gap.
-        """
+        """Return the id of the gap reported for ``pending``: if its shard has ended, perhaps another one, or None."""
         checkpoint = self.checkpoints.get(pending.gap.shard) if pending.gap.shard is not None else None
         return checkpoint.gap if checkpoint is not None and checkpoint.state.ended else pending.id
 

@@ -1,8 +1,7 @@
 """Which shards are read up to the start of the command, as ``--until-caught-up`` requires.
 
-A shard is caught up once it is finished or has given a change from after the start, or is open and was read to its head
-after the start: for DynamoDB see ``relay.dynamodb.head``. If its source knows its head, it is caught up once everything
-up to that head is read. A shard that is discovered later is caught up if its parents are, unless its own head is known.
+A shard is, once it is finished, has given a change from after the start, or was read to its head after the start: for
+DynamoDB see ``relay.dynamodb.head``. One that is discovered later is, if its parents are, unless its head is known.
 """
 
 from collections.abc import Iterable

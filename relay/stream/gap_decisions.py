@@ -39,10 +39,7 @@ def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
 
 
 def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
-    """Return the decision about ``gap``, if there is one; write the gap as pending if it has no record.
-
-    Raises ``StopRequested``. If Kafka does not answer, the caller asks again.
-    """
+    """Return the decision about ``gap``; without a record, write it as pending. Raises ``StopRequested``."""
     known = find(view, gap)
     if known is None:
         pending = PendingGap(gap, updated_at=time.time())

@@ -1,7 +1,4 @@
-"""Tables that a stream's plan lacks, because they appeared after it was made. Any worker may find one first.
-
-The checkpoints that cover the changes of such a table announce it, until the worker that keeps the plan has added it.
-"""
+"""Tables that a stream's plan lacks: checkpoints that cover their changes announce them to the owner of the plan."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,7 +1,4 @@
-"""Which shards of a stream this worker opens and closes, and the records about shards that it does not read.
-
-Only what is committed and visible in the checkpoints topic counts here (I4).
-"""
+"""Which shards this worker opens and closes, by what is committed and visible (I4), and records about others."""
 
 import logging
 from collections.abc import Callable, Iterable

@@ -1,7 +1,4 @@
-"""The plan of a stream: where reading begins and how tables are keyed, decided once before anything is read.
-
-Only ``relay reset`` replaces it. A plan that contradicts the config or the table is refused, never adapted.
-"""
+"""The plan of a stream: where reading begins and how tables are keyed. Only ``relay reset`` replaces it."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -34,10 +31,7 @@ class Planning:
         return self.view.newest(self.source.name, but=stream)
 
     def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:
-        """Return the plan for the first reading of a stream, and a gap if its start names lost shards (I9).
-
-        Raises ``ConfigError`` if the configured start belongs to another stream, ``Unavailable``.
-        """
+        """Return the first plan of a stream, and a gap for lost shards (I9). Raises ``ConfigError``, ``Unavailable``."""
         begin = self.source.starting_points(self.source.shards())
         now, gap = begin.decided_at, None
         if begin.lost:

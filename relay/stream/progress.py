@@ -108,11 +108,7 @@ def resume_timestamp(checkpoints: Mapping[str, ShardCheckpoint], listed: Iterabl
 
 
 def low_watermark(checkpoints: Mapping[str, ShardCheckpoint], lineage: Lineage) -> float | None:
-    """Return the seconds before which every change of the stream is on the topic, or None if unknown.
-
-    Unlike ``resume_timestamp``, it counts shards without a checkpoint, and children of an ended shard that are not
-    listed yet, so it does not go back when they appear.
-    """
+    """Return the seconds, which never go back, before which every change is on the topic, or None if unknown."""
     if not lineage.listings or not lineage.listed.keys() <= checkpoints.keys():
         return None
     unclear = {shard for shard, times in lineage.absent.items() if times == 1 and has_ended(checkpoints, shard)}

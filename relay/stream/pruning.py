@@ -37,10 +37,7 @@ def _begins_anew(plan: Plan, shard: str) -> bool:
 
 
 def replaced(view: CommittedRecords, current: StreamId, now: float) -> Iterator[bytes]:
-    """Yield the keys of all records of streams that were replaced and ended long ago.
-
-    The newest plan stays, whatever its stream: it says which stream is read, even if a listing of streams lags.
-    """
+    """Yield the keys of all records of streams that were replaced and ended long ago, except the newest plan."""
     newest = view.newest(current.source)
     label = current.label if newest is None else min(newest.stream.label, current.label)
     for each in view.of_source(current.source):

@@ -1,8 +1,4 @@
-"""One source while it is being read: the stream that it is connected to, and all state of that stream.
-
-The worker decides when a record is written, and in which transaction. Only what is committed and visible in the
-checkpoints topic counts here (I4).
-"""
+"""One source while it is being read: its stream, and all state of that stream that is committed and visible (I4)."""
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
