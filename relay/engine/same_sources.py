@@ -100,12 +100,10 @@ class SameSources:
         for name in sorted(planned - self._mine.sources.keys()):
             streams = view.planned(name)
             unread = sum(not each.state.ended for stream in streams for each in stream.checkpoints.values())
+            said = (
+                "source %s is not in the config of this worker, but has unread shards (%d). If another worker has it, "
+                "give every worker the same config. If it was removed for good, its records in %s do no harm; under "
+                "the same name it would go on where it stopped"
+            )
             if unread:
-                log.warning(
-                    "source %s is not in the config of this worker, but has unread shards (%d). If another worker has "
-                    "it, give every worker the same config. If it was removed for good, its records in %s do no harm; "
-                    "under the same name it would go on where it stopped",
-                    name,
-                    unread,
-                    view.topic,
-                )
+                log.warning(said, name, unread, view.topic)

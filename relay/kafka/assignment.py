@@ -115,12 +115,11 @@ class Assignment:
         error = message.error() if message is not None else None
         if error is not None:
             if error.code() == KafkaError._MAX_POLL_EXCEEDED:
-                log.warning(
+                said = (
                     "group %s expelled this worker because its main loop did not serve the group for %.0f s: the "
-                    "process was paused, or a call to Kafka took that long (see the messages before); rejoining",
-                    self.group,
-                    away,
+                    "process was paused, or a call to Kafka took that long (see the messages before); rejoining"
                 )
+                log.warning(said, self.group, away)
             elif error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
                 raise Unavailable(
                     f"group {self.group}: the broker refuses a session timeout of {self.session_timeout} s (1.5 times "
@@ -195,9 +194,8 @@ class Assignment:
             return True
         if not is_transient(failed):
             raise Unavailable(f"group {self.group}: cannot read the committed offsets of its partitions: {failed}")
-        log.info(
-            "group %s: waiting for the transaction of the partitions' previous owner to end: %s", self.group, failed
-        )
+        said = "group %s: waiting for the transaction of the partitions' previous owner to end: %s"
+        log.info(said, self.group, failed)
         return False
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

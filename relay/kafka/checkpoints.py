@@ -149,10 +149,8 @@ class CheckpointView(CommittedRecords):
             if missing != before:
                 advanced_at, before = self.clock(), missing
             elif waited > patience:
-                raise Unavailable(
-                    f"cannot read topic {self.topic} to its end: no progress for {patience:.0f} s in "
-                    f"{_listed(missing, ends)}"
-                )
+                what = f"no progress for {patience:.0f} s in {_listed(missing, ends)}"
+                raise Unavailable(f"cannot read topic {self.topic} to its end: {what}")
             elif waited > TELL_AFTER and not is_told:
                 is_told = True
                 said = "topic %s: waiting up to %.0f s for the transaction of another worker to end in %s"
@@ -269,9 +267,8 @@ class CheckpointView(CommittedRecords):
             try:
                 self.apply(key, value)
             except ValueError as bad:
-                raise RelayError(
-                    f"{self.topic}[{where}] offset {offset}: this version of the relay cannot read the record: {bad}"
-                ) from bad
+                what = f"this version of the relay cannot read the record: {bad}"
+                raise RelayError(f"{self.topic}[{where}] offset {offset}: {what}") from bad
 
 
 def _listed(positions: Mapping[int, int], ends: Mapping[int, int]) -> str:

@@ -52,10 +52,10 @@ def forgetting(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], 
     limits = _limits(wanted)
     if _DELETIONS not in limits or int(found.get(_DELETIONS, limits[_DELETIONS])) >= int(limits[_DELETIONS]):
         return ""
+    how = command(topic, {_DELETIONS: limits[_DELETIONS]}, bootstrap_servers)
     return (
         f"topic {topic!r} has {_DELETIONS}={found[_DELETIONS]} but needs {limits[_DELETIONS]}: a worker that reads it "
-        f"slowly would continue from deleted checkpoints: "
-        f"{command(topic, {_DELETIONS: limits[_DELETIONS]}, bootstrap_servers)}"
+        f"slowly would continue from deleted checkpoints: {how}"
     )
 
 

@@ -260,7 +260,7 @@ class GroupOffsets:
         return _where_committed(self._committed(self._consumer))
 
     def other_cache(self) -> str | None:
-        """Return why this cache must not begin here, if the group has another cache's offsets. Raises ``Unavailable``."""
+        """Return why this cache must not begin, if the group has another cache's offsets. Raises ``Unavailable``."""
         caches = {noted(each).cache for each in self._committed(self._consumer)} - {"", self._cache}
         if not caches:  # I10
             return None

@@ -182,9 +182,8 @@ class Publisher:
         """I10: the broker would refuse the record for ever. A checkpoint grows with its GTID set."""
         limit = self._limits.get(topic)
         if limit is not None and (size := record_size(value, key, [])) > limit:
-            raise RelayError(
-                f"the record {key.decode(errors='replace')} takes {size} bytes, but {too_small(topic, limit, size)}"
-            )
+            name = key.decode(errors="replace")
+            raise RelayError(f"the record {name} takes {size} bytes, but {too_small(topic, limit, size)}")
 
     def flush(self) -> None:
         """Wait for the acknowledgement of every record. Raises ``TooSlow``, then ``Aborted``, and ``Fenced``."""
@@ -197,10 +196,8 @@ class Publisher:
                 if time.monotonic() > deadline:
                     self._producer.purge(in_queue=True, in_flight=True, blocking=False)
                     self._gave_up = True
-                    raise TooSlow(
-                        f"the broker did not acknowledge {left} records within {_FLUSH_SHARE * self._timeout:.0f} s: "
-                        f"{_IF_SLOW}"
-                    )
+                    within = _FLUSH_SHARE * self._timeout
+                    raise TooSlow(f"the broker did not acknowledge {left} records within {within:.0f} s: {_IF_SLOW}")
         except KafkaException as error:
             self._raise_failure("flush", error)
 
@@ -240,10 +237,8 @@ class Publisher:
 
     def _abandon(self, name: str, reason: object, error: Exception) -> NoReturn:
         self.open = False
-        raise Abandoned(
-            f"{self.transactional_id}: no broker at {self._brokers} has answered {name} for {self._timeout:.0f} s: "
-            f"{reason}"
-        ) from error
+        what = f"no broker at {self._brokers} has answered {name} for {self._timeout:.0f} s"
+        raise Abandoned(f"{self.transactional_id}: {what}: {reason}") from error
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one. Raises ``Fenced``, or ``NotDrained`` if it is too late."""
@@ -314,9 +309,8 @@ class Publisher:
         if failure.txn_requires_abort():
             raise Aborted(f"{name}: {failure.str()}") from error
         if failure.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
-            raise Unavailable(
-                f"{self.transactional_id}: the broker does not allow this user to publish: {failure.str()}"
-            ) from error
+            what = "the broker does not allow this user to publish"
+            raise Unavailable(f"{self.transactional_id}: {what}: {failure.str()}") from error
         raise RelayError(f"{self.transactional_id}: {name} failed: {failure.str()}") from error
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -23,7 +23,7 @@ from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetterWriter,
 from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers, record_size, too_small
 from relay.kafka.topics import LARGEST_MESSAGE
-from relay.table import KeyColumn, TableSchema
+from relay.table import TableSchema
 from relay.token import EventToken
 from relay.types.columns import ColumnKind
 
@@ -220,21 +220,16 @@ def compiled_records(
         return None
     fields = {field["name"]: field["type"] for field in schema["fields"]}
     row, key = fields_of(schema)
+    hash_key = table.key[: table.hash_columns]
+    is_common = codec.mode == "hash" and all(column.type in _HASHED for column in hash_key)
     return core.RecordWriter(
         header=header,
         key=key,
         row=row,
         operations=fields["operation"]["symbols"],
         images=fields["images"]["symbols"],
-        hashed=_hashed(table.key[: table.hash_columns]) if codec.mode == "hash" else None,
+        hashed=[(column.name, _HASHED[column.type]) for column in hash_key] if is_common else None,
         codec=codec.hash_and_record_key,
         partitions=partitions,
         largest=max(0, largest),
     )
-
-
-def _hashed(key: Sequence[KeyColumn]) -> list[tuple[str, str]] | None:
-    """Return the columns whose bytes form the key, or None if one of them has a rare type."""
-    if any(column.type not in _HASHED for column in key):
-        return None
-    return [(column.name, _HASHED[column.type]) for column in key]

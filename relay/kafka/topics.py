@@ -246,13 +246,10 @@ def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, 
             f"factor of {replicas}; add replicas or lower min.insync.replicas"
         )
     if topic.compacted and policy != "compact":
-        return (
-            f"topic {topic.name!r} has cleanup.policy={policy} but needs compact: "
-            "Kafka would delete records that the relay still needs"
-        )
-    return _unfit_policy(topic, settings) or compaction.forgetting(
-        topic.name, topic.settings, settings, bootstrap_servers
-    )
+        why = "Kafka would delete records that the relay still needs"
+        return f"topic {topic.name!r} has cleanup.policy={policy} but needs compact: {why}"
+    forgotten = compaction.forgetting(topic.name, topic.settings, settings, bootstrap_servers)
+    return _unfit_policy(topic, settings) or forgotten
 
 
 def _unfit_policy(topic: RequiredTopic, settings: Mapping[str, str], has: str = "has") -> str:

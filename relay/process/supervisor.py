@@ -97,8 +97,7 @@ class Supervisor:
             if time.monotonic() >= worker.restart_at:
                 self._start(worker)
             return
-        code = worker.process.poll()
-        if code is None:
+        if (code := worker.process.poll()) is None:
             return
         worker.process = None
         if self.until_done and code in (0, RelayError.exit_code):
@@ -156,11 +155,8 @@ class Supervisor:
             try:
                 drained &= process.wait(max(0.0, deadline - time.monotonic())) != NotDrained.exit_code
             except subprocess.TimeoutExpired:
-                log.warning(
-                    "killed pid %d, which did not stop in %.0f s; the next start reads its uncommitted changes again",
-                    process.pid,
-                    _DRAIN_TIMEOUT,
-                )
+                said = "killed pid %d, which did not stop in %.0f s; the next start reads its uncommitted changes again"
+                log.warning(said, process.pid, _DRAIN_TIMEOUT)
                 process.kill()
                 process.wait()
                 drained = False

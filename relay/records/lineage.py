@@ -148,7 +148,7 @@ class Lineage:
                 yield shard
 
     def floor(self, shard: Shard) -> int:
-        """Return the earliest timestamp for tokens of ``shard``, in seconds: the last of its own, or of its ancestors."""
+        """Return the earliest timestamp for tokens of ``shard``, in seconds: its last, or of its ancestors."""
         checkpoints, plan = self.committed.checkpoints, self.committed.plan
         own = checkpoints.get(shard.id)
         if own is not None and own.token is not None:

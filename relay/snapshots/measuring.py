@@ -54,9 +54,8 @@ class Measuring:
         if not self.has_ended(published):
             if call.done() and self._retry.is_due():
                 behind = self._clock() - measurement.asked.as_of
-                log.info(
-                    "source %s: the snapshot waits until every shard is published up to %d s ago", self._source, behind
-                )
+                said = "source %s: the snapshot waits until every shard is published up to %d s ago"
+                log.info(said, self._source, behind)
             return measurement
         try:
             return replace(measurement, found=call.result())

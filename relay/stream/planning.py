@@ -31,7 +31,7 @@ class Planning:
         return self.view.newest(self.source.name, but=stream)
 
     def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:
-        """Return the first plan of a stream, and a gap for lost shards (I9). Raises ``ConfigError``, ``Unavailable``."""
+        """Return a first plan, and a gap for lost shards (I9). Raises ``ConfigError``, ``Unavailable``."""
         begin = self.source.starting_points(self.source.shards())
         now, gap = begin.decided_at, None
         if begin.lost:

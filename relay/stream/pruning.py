@@ -50,14 +50,9 @@ def _expired(view: CommittedRecords, of: CommittedStream, now: float) -> Iterato
     last = max([*written.values(), *([of.plan.planned_at] if of.plan else [])], default=now)
     if now - last < PRUNE_AFTER or not all(checkpoint.state.ended for checkpoint in of.checkpoints.values()):
         return
-    if _is_only_proof(view, of):
-        del written[of.stream.snapshot_key]
+    newer = [each for each in view.planned(of.stream.source) if each.stream.label > of.stream.label]
+    if [each for each in (of, *newer) if proves_read(each.control)] == [of]:
+        del written[of.stream.snapshot_key]  # nothing else proves that the source has had its initial snapshot
     yield from written
     if of.plan is not None:
         yield of.stream.plan_key
-
-
-def _is_only_proof(view: CommittedRecords, of: CommittedStream) -> bool:
-    """Whether only this stream, and no newer one, proves that the source has had its initial snapshot."""
-    newer = [each for each in view.planned(of.stream.source) if each.stream.label > of.stream.label]
-    return [each for each in (of, *newer) if proves_read(each.control)] == [of]

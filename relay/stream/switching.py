@@ -34,7 +34,7 @@ class Switching:
         self.unchosen: Unavailable | None = None  # why the first stream could not be chosen yet
 
     def choose(self, committed: CommittedStream) -> StreamId | None:
-        """Choose the stream read last, or with ``start``, before this worker joins the group. Raises ``Unavailable``."""
+        """Choose the stream read last or with ``start``, before joining the group. Raises ``Unavailable``."""
         if committed.plan is not None:
             return None
         before = self._planning.before(committed.stream)
