@@ -68,8 +68,7 @@ class StopRequested(Exception):
 class CheckpointView(CommittedRecords):
     """A read_committed copy of all partitions of the checkpoints topic, whoever owns them. Used by one thread.
 
-    ``poll`` and ``read_to_end`` raise ``MissedDeletions`` if the view has to be rebuilt. ``stopping``: whether the
-    relay was asked to stop; waits then raise ``StopRequested``.
+    Reading raises ``MissedDeletions`` if the view has to be rebuilt, and ``StopRequested`` once ``stopping`` is true.
     """
 
     def __init__(

@@ -26,10 +26,7 @@ def read_all_committed(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     patience: float = _PATIENCE,
 ) -> Iterator[Message]:
-    """Yield all committed records of ``topic`` up to its present end, if it exists. Raises ``Unavailable``.
-
-    ``isolation``: READ_UNCOMMITTED waits for transactions that are open now. ``patience``: seconds without progress.
-    """
+    """Yield the committed records of ``topic``, if it exists, to its end by ``isolation``. Raises ``Unavailable``."""
     found = topics.list_topics(admin, config).get(topic)
     if found is None:
         return

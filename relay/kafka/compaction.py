@@ -1,7 +1,4 @@
-"""How soon Kafka compacts the topics that grow with every commit and are read from their start.
-
-It never compacts a topic's active segment, which by default ends after 1 GiB or a week, and is read at every start.
-"""
+"""How soon Kafka compacts topics that are read from their start: by default not before a week or a GiB."""
 
 from collections.abc import Mapping
 

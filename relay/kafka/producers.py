@@ -69,10 +69,7 @@ _TELL_EVERY = 10.0  # seconds
 
 
 class Producers:
-    """Opens two producers under the worker's name, and replaces each one that is spent.
-
-    They take turns: the broker refuses a producer's next transaction until all markers of its last one are written.
-    """
+    """Opens two producers under the worker's name, which take turns, and replaces each one that is spent."""
 
     def __init__(
         self, settings: KafkaSettings, *, probe: Probe | None = None, stop_by: Callable[[], float] = lambda: math.inf

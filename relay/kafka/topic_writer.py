@@ -1,7 +1,6 @@
-"""Writes the changes of one table to its topic: value, key, partition and headers.
+"""Writes the changes of one table to its topic: value, key, partition (I2) and headers.
 
-The partition is always murmur2 of the hash key's bytes, set explicitly, whatever the record key is (I2). A change that
-is too large or that Avro cannot hold is published as a stub in its place, and in full as a dead letter (I8).
+A change that is too large or that Avro cannot hold is published as a stub, and in full as a dead letter (I8).
 """
 
 from __future__ import annotations

@@ -25,10 +25,7 @@ _LONGEST_EVER = 1.0
 
 
 class TransactionSize:
-    """How many bytes of values a transaction may have: a part of what the broker took in the last ``lately`` seconds.
-
-    The duration of the last commit does not help: with a quota, a long wait follows a fast commit.
-    """
+    """How many bytes of values a transaction may have: a part of what the broker took in ``lately`` seconds."""
 
     def __init__(self, lately: float, clock: Callable[[], float]) -> None:
         self._lately = lately

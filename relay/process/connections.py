@@ -36,8 +36,7 @@ class Connections(Generic[C]):
     def run(self, work: Callable[[C], T], is_lost: Callable[[Exception], bool] = lambda _: True) -> T:
         """Return the result of ``work`` with a connection; if it fails with a reused connection, run it again.
 
-        The server may have closed the reused connection. ``is_lost``: whether an error may mean that. Raises as
-        ``work`` does with a new connection, and as ``connect`` does.
+        ``is_lost``: whether an error may mean that the server had closed it. Raises as ``work`` and ``connect`` do.
         """
         while True:
             used = self._take()

@@ -44,8 +44,7 @@ def _suppress_warnings() -> None:
 class ManagedProcess:
     """A command in its own session, with its output in a file. Only one thread at a time may use it.
 
-    ``dies_with_parent``: the kernel kills it when this process ends, however that happens (Linux only; elsewhere call
-    ``stop``). ``account``: the user to run it as, which requires root.
+    ``dies_with_parent``: the kernel kills it when this process ends (Linux only). ``account``: its user; needs root.
     """
 
     command: Sequence[str]

@@ -19,8 +19,7 @@ class _Heard(NamedTuple):
 class ServiceClock:
     """Returns a time, in seconds since the epoch, that every server that answers has reached. Threads may share it.
 
-    It lags by the time that an answer takes, and by the rounding of its date. After the first answer, setting this
-    machine's clock changes nothing.
+    After the first answer, setting this machine's clock changes nothing.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:

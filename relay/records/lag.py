@@ -7,10 +7,7 @@ from relay.records.shard import ShardCheckpoint
 
 
 def shard_watermark(shard: str, plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> float | None:
-    """Return that moment of ``shard`` in seconds since the epoch, or None if it has ended.
-
-    Of one that was never read it is the end of its parents, or the time of the plan.
-    """
+    """Return that moment of ``shard``, or before it is read of its parents or the plan; None after its end."""
     checkpoint = checkpoints.get(shard)
     if checkpoint is not None and checkpoint.state.ended:
         return None

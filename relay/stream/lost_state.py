@@ -117,8 +117,7 @@ class LostState:
     def lost(self, view: CommittedRecords, sources: Iterable[Source]) -> dict[str, Loss]:
         """Return, by name, the sources that were relayed before and have lost their plan or checkpoints of shards.
 
-        The plan is committed before anything else, and a checkpoint is removed with its watermark. Records on a topic
-        prove nothing if another source, which has a plan, publishes to the same topic.
+        Records on a topic prove nothing if another source, which has a plan, publishes to the same topic.
         """
         return self._lost(view, sources, self._watermarked())
 

@@ -44,10 +44,7 @@ class Planning:
         return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=hashed), gap
 
     def again(self, committed: CommittedStream, requested: str) -> tuple[Plan, Gap]:
-        """Return a new plan for a stream that had one before, and a gap that says what it skips (I9).
-
-        ``requested``: the ``start`` of the config, which may differ from this source's. Raises what ``first`` does.
-        """
+        """Return another plan, ``requested`` by `start`, and a gap that says what it skips (I9). Raises as `first`."""
         before, checkpoints = committed.plan, committed.checkpoints
         assert before is not None
         self._check_source(before)
@@ -87,10 +84,7 @@ class Planning:
         return self._making is not None and not self._making.done()
 
     def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
-        """Return the plan of ``stream`` and the gap before it, if any; None while the plan is being made.
-
-        Only the owner of the source's key calls this. Raises as `first`, and ``ConfigError`` if the key has changed.
-        """
+        """Return the plan of ``stream`` and the gap before it; None while it is made. Raises as `first` does."""
         if self.wanted_at is None:
             self.wanted_at = self.clock()
         if self._making is None:

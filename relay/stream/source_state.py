@@ -299,10 +299,7 @@ class SourceState:
         return self._is_read(self.lineage.listed)
 
     def is_stuck(self, owned: Set[int]) -> bool:
-        """Whether this worker, which owns ``owned``, can read nothing more here: only what is set aside is left.
-
-        Shards that follow other shards do not count: their owners may be waiting for this worker.
-        """
+        """Whether this worker, which owns ``owned``, can read no more here: all else is set aside, or follows that."""
         checkpoints, lineage = self.committed.checkpoints, self.lineage
         if self.plan is None:
             return self.stream.plan_key in self.set_aside.refusals or partition_of(self.stream.plan_key) not in owned
