@@ -8,7 +8,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from relay.errors import RelayError, StreamGone, Unavailable
@@ -90,15 +89,6 @@ class JournaledShards:
         return True
 
 
-@dataclass
-class _UnderWay:
-    """A listing under way. ``is_outdated``: a listing that ``began`` later has been applied since."""
-
-    call: SlowCall[ShardListing]
-    began: float
-    is_outdated: bool = False
-
-
 class ListedShards:
     """Keeps ``lineage`` up to date with listings, none of which began before ``since``, in seconds; 0 accepts any."""
 
@@ -123,7 +113,10 @@ class ListedShards:
         self._wait = _RELIST_SOON
         # Whether a listing under way may have begun too early, or records written for a listing may be lost.
         self._again = False
-        self._under_way: _UnderWay | None = None
+        # A listing under way, when it began, and whether one that began later has been applied since.
+        self._under_way: SlowCall[ShardListing] | None = None
+        self._began = 0.0
+        self._is_outdated = False
         self._wanted_soon_at = -math.inf  # when an early listing was requested, by the source's clock
 
     @property
@@ -141,7 +134,7 @@ class ListedShards:
         if self._told() is not None or self._is_wanted_again:
             return True
         if self._under_way is not None:
-            return self._under_way.call.done()
+            return self._under_way.done()
         return self.monotonic() >= self.next_at
 
     @property
@@ -164,14 +157,13 @@ class ListedShards:
     def poll(self) -> bool:
         """Apply a listing that has arrived, or start one. Return whether one has arrived, or was requested again."""
         self._next_at = self._next_at or self.monotonic()
-        if self._under_way is not None and self._under_way.call.done():
+        if self._under_way is not None and self._under_way.done():
             under_way, self._under_way = self._under_way, None
-            if not under_way.is_outdated:  # I1
-                return self._take(under_way.call)
+            if not self._is_outdated:  # I1
+                return self._take(under_way)
         if (told := self._told()) is not None:
             begun = told.begun - _CLOCKS_DIFFER
-            if self._under_way is not None:
-                self._under_way.is_outdated = self._under_way.began < begun
+            self._is_outdated = self._began < begun
             self._apply(told, begun)
             return True
         if self._is_wanted_again:
@@ -179,8 +171,8 @@ class ListedShards:
             return True
         if self._under_way is None and self.monotonic() >= self.next_at:
             self._again = False
-            began = self.clock()
-            self._under_way = _UnderWay(SlowCall(f"list-{self.source.name}", partial(self._list, began)), began)
+            self._began, self._is_outdated = self.clock(), False
+            self._under_way = SlowCall(f"list-{self.source.name}", partial(self._list, self._began))
         return False
 
     @property
