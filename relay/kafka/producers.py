@@ -33,9 +33,8 @@ class Identity:
         self._lock: IO[str] | None = None
         instance = re.sub(r"[^a-zA-Z0-9._-]", "_", socket.gethostname()) or "host"
         slot = self._claim()
-        self.transactional_id = (
-            f"{name}-{instance}-{slot}" if slot is not None else f"{name}-{instance}.{secrets.token_hex(4)}-0"
-        )
+        own = f".{secrets.token_hex(4)}-0" if slot is None else f"-{slot}"
+        self.transactional_id = f"{name}-{instance}{own}"
 
     def renew(self) -> None:
         """Switch to a random id, because another worker has fenced this one (with the same host name, for example)."""

@@ -191,21 +191,17 @@ def free_port() -> int:
 
 
 def taken(port: int) -> bool:
-    with socket.socket() as probe:
+    with socket.socket() as probe, contextlib.suppress(OSError):
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return True
-    return False
+        probe.bind((HOST, port))
+        return False
+    return True
 
 
 def accepts(port: int) -> bool:
-    try:
-        with socket.create_connection((HOST, port), timeout=1.0):
-            return True
-    except OSError:
-        return False
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1.0):
+        return True
+    return False
 
 
 @cache

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from relay.errors import ConfigError, RelayError, fault_of
 from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ReadOutcome
@@ -111,11 +112,9 @@ class ReaderPool:
 
     def close(self) -> None:
         self._due.clear()
-        while True:
-            try:
+        with suppress(queue.Empty):
+            while True:
                 self._wanted.get_nowait()
-            except queue.Empty:
-                break
         for _ in self._threads:
             self._wanted.put(None)
         for shard in list(self._open.values()):
@@ -196,12 +195,11 @@ class ReaderPool:
             self._done.put((shard, result))
 
     def _arrived(self) -> list[tuple[OpenShard, ReadOutcome]]:
-        results = []
-        while True:
-            try:
+        results: list[tuple[OpenShard, ReadOutcome]] = []
+        with suppress(queue.Empty):
+            while True:
                 results += self._sort(*self._done.get_nowait())
-            except queue.Empty:
-                return results
+        return results
 
     def _sort(self, shard: OpenShard, result: ReadResult | BaseException) -> list[tuple[OpenShard, ReadOutcome]]:
         """Return a result that has arrived, or queue it behind the results to which it gives way."""

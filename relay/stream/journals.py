@@ -29,13 +29,10 @@ def check_participants(
     behind = [_range_of(each.name) for each in shards if each.id != shard.id and not has_ended(checkpoints, each.id)]
     for name in journal.participants:
         if name not in known and not _is_among(behind, name):  # I10
-            is_move = shard.name in journal.targets
-            taken = (
-                f"takes tables from shard {shard.id} and from {name}"
-                if is_move
-                else f"merges shard {shard.id} with {name}"
-            )
-            why = "the moved tables are read together" if is_move else "its key range no longer covers whole shards"
+            taken, why = f"merges shard {shard.id} with {name}", "its key range no longer covers whole shards"
+            if shard.name in journal.targets:
+                taken = f"takes tables from shard {shard.id} and from {name}"
+                why = "the moved tables are read together"
             raise RelayError(
                 f"the journal {journal.id} {taken}, but this source does not read {name}: {why}. Widen `keyrange`, "
                 "then run `relay reset` to begin with the current shards"
