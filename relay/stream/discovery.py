@@ -25,7 +25,7 @@ _AFTER_FAILURE = 5.0
 
 _PATIENCE = 30.0  # seconds that a worker waits for another's listing, in addition to the time that one takes
 _PATIENCE_AT_START = 10.0  # the same before the first listing: the other worker may first have to join the group
-_CLOCKS_DIFFER = 2.0  # seconds by which two workers' readings of the source's clock may differ: whole seconds, late
+_CLOCKS_DIFFER = 2.0  # seconds by which two workers' readings of the source's clock may differ: rounded, and late
 
 
 def _still_planned(plan: Plan | None, now: float) -> set[str]:

@@ -145,7 +145,7 @@ def tag_of(start: Start) -> str:
 
 
 def _newest(name: str, known: Iterable[str], *, later: int = 0) -> str:
-    """Return the id of the newest ``known`` shard called ``name``, or ``later`` ones after it; the first is bare."""
+    """Return the id of the newest ``known`` shard called ``name``, or ``later`` after it (numbered from 2)."""
     number = max((number for shard, number in map(_numbered, known) if shard == name), default=0) + later
     return name if number <= 1 else f"{name}{INCARNATION}{number}"
 
