@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from relay.native._core import ChangeBlock
 
 MARK = "snapshot"
-"""The attribute of a READ without a key, in every partition: ``begin`` or ``end`` of a snapshot.
+"""The attribute of a READ without a key, in every partition: ``begin`` or ``end`` of a snapshot, or ``repartition``.
 
-Both marks have the ``Snapshot.as_of`` of the beginning. A stored row that is older and had no READ since was
-deleted.
+The marks of a snapshot have the ``Snapshot.as_of`` of the beginning. A stored row that is older and had no READ since
+was deleted. After ``repartition``, the keys of the table are spread over as many partitions as ``partitions`` says.
 """
 
 REDRIVEN = "redriven"

@@ -19,6 +19,7 @@ from relay.commands import (
     gaps,
     init,
     machine,
+    repartition,
     replay,
     reset,
     services,
@@ -296,6 +297,7 @@ app.command("doctor", rich_help_panel=_LOOK)(doctor.doctor)
 app.add_typer(token, name="token", rich_help_panel=_LOOK)
 app.add_typer(gaps.app, name="gaps", rich_help_panel=_REPAIR)
 app.add_typer(dead_letters.app, name="dead-letters", rich_help_panel=_REPAIR)
+app.command("repartition", rich_help_panel=_RUN)(repartition.repartition)
 app.command("snapshot", rich_help_panel=_REPAIR)(snapshot.snapshot)
 app.command("replay", rich_help_panel=_REPAIR)(replay.replay)
 app.command("reset", rich_help_panel=_REPAIR)(reset.reset)

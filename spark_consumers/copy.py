@@ -281,7 +281,7 @@ def apply(
             apply(batch.where(f"topic = {delta.literal(topic)}"), table, of_topic, counts, end)
         return
     keyed = [change for change in changes if change.operation is not Operation.TRUNCATE and change.mark is None]
-    if any(change.snapshot is not None for change in changes):
+    if any(change.snapshot is not None or change.mark is not None for change in changes):
         table.tombstones.load(batch)
         keyed = [change for change in keyed if _is_current(change, table.tombstones.snapshots, counts)]
     truncations = [change for change in changes if change.operation is Operation.TRUNCATE]
@@ -306,6 +306,8 @@ def apply(
         for mark in sorted(marks, key=attrgetter("partition_offset")):
             if mark.snapshot is not None:
                 _apply_mark(batch, table, mark, mark.snapshot, counts, end[mark.place.topic])
+            else:  # the topic got more partitions
+                table.tombstones.snapshots.move(mark.place.topic, mark.place.partition, mark.place.offset)
         # After the sweeps, so that a sweep cut off by a crash is repeated.
         if table.tombstones.remember(batch):
             break

@@ -88,8 +88,15 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 OWNERS: dict[str, dict[str, Any]] = {
-    "the owner of a partition": {"process": "host-1/7", "sources": {"shop": "0a1b2c3d4e5f6071"}}
+    "the owner of a partition": {"process": "host-1/7", "sources": {"shop": "0a1b2c3d4e5f6071"}},
+    "an owner that waits for more partitions of a topic": {
+        "process": "host-1/7",
+        "sources": {"shop": "0a1b2c3d4e5f6071"},
+        "ready": {"shop.orders": 24},
+    },
 }
+
+PARTITIONS: dict[str, dict[str, Any]] = {"requested partitions": {"topics": {"shop.orders": 24}}}
 
 LISTINGS: dict[str, dict[str, Any]] = {
     "a listing": {

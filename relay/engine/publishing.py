@@ -26,6 +26,7 @@ from relay.kafka.producers import Producers
 from relay.kafka.publisher import Aborted, TooSlow
 from relay.kafka.schema_changes import statement_record
 from relay.kafka.settings import KafkaSettings
+from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.transaction import OpenTransaction
 from relay.observe.observer import Observer
 from relay.reading.open_shard import OpenShard
@@ -138,11 +139,21 @@ class Publishing:
             self.transaction.require_owned(key)
             self.transaction.publisher.send(self.settings.watermarks, value, key, 0)
 
-    def everywhere(self, change: Change, resume_timestamp: int) -> None:
-        """Publish a change that concerns no single item to every partition of its topic."""
+    def everywhere(self, change: Change, resume_timestamp: int, partitions: int | None = None) -> None:
+        """Publish a change that concerns no single item to every partition of its topic.
+
+        ``partitions``: their number, if it is not the present one yet.
+        """
         self.transaction.begin()
-        writer = self.writers[change.source, change.table]
+        writer = self._writer(change.source, change.table, partitions)
         writer.send_to_all_partitions(self.transaction.publisher, change, resume_timestamp)
+
+    def _writer(self, source: str, table: str, partitions: int | None = None) -> TopicWriter:
+        writer = self.writers[source, table]
+        if writer.topic in self._view.requested_of(source):
+            # I2: not as many as the topic has or the config says: other workers may not use the new ones yet
+            writer.spread(partitions or self._view.partitions_of(source)[writer.topic])
+        return writer
 
     def record(self, key: bytes, value: bytes | None) -> None:
         self.transaction.record(key, value)
@@ -293,7 +304,7 @@ class Publishing:
         if page.tables:
             self.writers.use(page.tables)
         for (source, table, is_of_item), run in _runs(page.changes):
-            writer = self.writers[source, table]
+            writer = self._writer(source, table)
             tables[source, table] += len(run)
             if not is_of_item:
                 for change in run:

@@ -16,6 +16,7 @@ from relay.engine.topic_writers import open_topic_writers
 from relay.engine.worker import Worker
 from relay.errors import NotDrained, RelayError
 from relay.kafka import topics
+from relay.kafka.checkpoints import committed_records
 from relay.kafka.freshness import MissedDeletions
 from relay.kafka.limits import largest_records, with_batches
 from relay.kafka.publisher import Probe
@@ -89,7 +90,8 @@ def _run(
         admin = topics.connect(config)
         connected = connections.connect()
         sources = list(connected.values())
-        found = topics.create_missing(admin, config, [table.table for source in sources for table in source.tables()])
+        names = [table.table for source in sources for table in source.tables()]
+        found = topics.create_missing(admin, config, names, lambda: committed_records(config, admin).all_requested())
         settings = settings or KafkaSettings.from_config(config)
         limits = largest_records(found, settings.producer)
         settings = replace(settings, producer=with_batches(settings.producer, limits), limits=limits)

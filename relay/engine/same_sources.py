@@ -8,7 +8,7 @@ plan puts its own into force.
 
 import logging
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from relay.engine.publishing import Publishing
@@ -36,8 +36,13 @@ class SameSources:
         # By source, when such workers were first seen to have the config in force, and until when that counts.
         self._differed: dict[str, tuple[float, float]] = {}
 
-    def serve(self, publishing: Publishing) -> None:
-        """Write this worker's sources to all partitions that it owns, and read what others have written to theirs."""
+    def serve(self, publishing: Publishing, ready: Mapping[str, int]) -> None:
+        """Write this worker's sources to all partitions that it owns, and read what others have written to theirs.
+
+        ``ready``: see ``PartitionOwner``.
+        """
+        if ready != self._mine.ready:
+            self._mine, self._seen = replace(self._mine, ready=ready), None
         owned, view = frozenset(self._group.owned), self._group.view
         if (seen := (owned, view.versions[""])) != self._seen:
             unsaid = [key for each in owned if view.owners.get(key := OWNER_KEYS[each]) != self._mine]
@@ -74,6 +79,11 @@ class SameSources:
         if any(name in each.sources for each in others):
             return f"the config of {processes} publishes source {name} differently, and only one of the two is in force"
         return f"source {name} is relayed here, but not in the config of {processes}"
+
+    def are_ready(self, topic: str, partitions: int) -> bool:
+        """Whether no worker publishes to ``topic`` until it has so many partitions."""
+        owners = map(self._group.view.owners.get, OWNER_KEYS.values())
+        return all(owner is not None and owner.ready.get(topic) == partitions for owner in owners)
 
     def is_in_force(self, name: str, plan: Plan) -> bool:
         return plan.in_force == self._mine.sources[name]

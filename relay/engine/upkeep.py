@@ -1,21 +1,25 @@
 """Everything that sources need besides publishing pages: plans, listings, snapshots, pruning, and their records."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from relay.engine.config_reload import ReloadedConfig
 from relay.engine.publishing import Publishing
 from relay.engine.same_sources import SameSources
-from relay.errors import RelayError, Unavailable
+from relay.errors import RelayError, Unavailable, fault_of
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Abandoned
 from relay.observe.bars import SnapshotBars
 from relay.reading.set_aside import GapPending
-from relay.records import Plan
+from relay.records import Plan, ShardState
 from relay.snapshots.control import WriteControl
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.source_state import SourceState
-from relay.stream.topic_partitions import with_partitions
+from relay.stream.topic_partitions import end_of_partitions, with_partitions
+
+log = logging.getLogger(__name__)
 
 _PLANS_AT_ONCE = 16  # plans made at once: each has a thread, and asks its source about every shard
 
@@ -37,7 +41,7 @@ class Upkeep:
         """Make plans, list and open shards, and write the records for that, where anything has changed."""
         self._config.serve(sources)
         self._is_alone = len(sources) == 1
-        self._same.serve(self._publishing)
+        self._same.serve(self._publishing, self._close_waiting(sources))
         owned = frozenset(self._group.owned)
         everything = owned != self._owned
         if changed := self._group.view.changed:
@@ -81,6 +85,8 @@ class Upkeep:
             source.set_aside.forget(source.stream.plan_key)
             source.try_again()
             source.close_ended_shards()
+            if self._owns(source.stream.plan_key):
+                self._spread(source)
             is_owner = self._owns(source.stream.plan_key) and self._reads(source)
             if is_owner and (plan := source.new_tables.added()) is not None:
                 self._publishing.record(source.stream.plan_key, plan.to_json())
@@ -139,7 +145,8 @@ class Upkeep:
     def _put_into_force(self, source: SourceState, plan: Plan) -> bool:
         """Write ``plan`` with this worker's config in force, if that is new and allowed. Return whether."""
         name = source.source.name
-        counted = plan if self._counted.get(name) is plan else with_partitions(plan, self._config.config)
+        requested = self._group.view.requested_of(name)
+        counted = plan if self._counted.get(name) is plan else with_partitions(plan, self._config.config, requested)
         if counted is plan:
             self._counted[name] = plan
         changed = self._same.put_into_force(name, counted)
@@ -149,12 +156,58 @@ class Upkeep:
             self._publishing.record(source.stream.plan_key, changed.to_json())
         return changed is not None
 
+    def _close_waiting(self, sources: Sequence[SourceState]) -> Mapping[str, int]:
+        """Close the sources whose topics wait for more partitions. Return these topics, with the requested numbers."""
+        view, waiting = self._group.view, dict[str, int]()
+        for name in view.requested_partitions:
+            if not (topics := view.waiting_partitions(name)):
+                continue
+            waiting |= topics
+            for source in (each for each in sources if each.source.name == name and each.is_open):
+                log.info("source %s: waiting for the new partitions of %s", name, ", ".join(topics))
+                self._publishing.commit()
+                view.require_end(self._group.owned, self._group.barrier_timeout)  # I3: they are opened again soon
+                source.close_shards()
+        return waiting
+
+    def _spread(self, source: SourceState) -> None:
+        """Use the requested partitions of topics once no worker publishes there (I2)."""
+        name, plan, publishing = source.source.name, source.plan, self._publishing
+        waiting = self._group.view.waiting_partitions(name)
+        if plan is None or self._group.view.newest(name) is not source.committed or not waiting:
+            return
+        if not all(self._same.are_ready(topic, number) for topic, number in waiting.items()):
+            return
+        resume, snapshots, topic_of = source.resume_timestamp(), source.snapshots, self._config.config.topic
+        tables = [each for each in source.source.tables() if topic_of(each.table) in waiting]
+        with fault_of(name):  # I12
+            publishing.writers.use([each for each in tables if (each.source, each.table) not in publishing.writers])
+        numbers = {each.table: waiting[topic_of(each.table)] for each in tables}
+        for table, number in numbers.items():
+            mark = end_of_partitions(name, source.stream.label, table, number, source.source.clock())
+            publishing.everywhere(mark, resume)
+        if snapshots is not None and (control := snapshots.control) and control.state is ShardState.READING:
+            for begin in snapshots.marked.marks(control, "begin"):
+                if begin.table in numbers:  # I9: its end is in all partitions, and counts only where its beginning is
+                    publishing.everywhere(begin, resume, numbers[begin.table])
+        # I7: a later token than any before, so that tokens tell the order of an item's changes in two partitions.
+        spread = replace(plan, partitions={**plan.partitions, **waiting}, floor=source.committed.floor + 1)
+        publishing.record(source.stream.plan_key, spread.to_json())
+        publishing.commit_and_see()
+        for topic, number in waiting.items():
+            log.info("source %s: the changes of topic %s go to %d partitions from here on", name, topic, number)
+
     def _reads(self, source: SourceState) -> bool:
-        """Whether this worker's config is in force. Raises ``Abandoned`` if it no longer is."""
-        name, plan, snapshots = source.source.name, source.plan, source.snapshots
+        """Whether this worker's config is in force, and its topics have all requested partitions.
+
+        Raises ``Abandoned`` if the config no longer is.
+        """
+        name, plan = source.source.name, source.plan
+        if self._group.view.waiting_partitions(name):  # I2
+            return False
         if plan is not None and self._same.is_in_force(name, plan):
             return True
-        if source.shards.open or (snapshots is not None and snapshots.open):
+        if source.is_open:
             raise Abandoned(f"source {name}: the other workers have switched to another config")  # I1
         return False
 

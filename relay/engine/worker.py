@@ -33,7 +33,7 @@ from relay.observe.status import WorkerStatus
 from relay.process.supervisor import WORKER_NUMBER
 from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome
 from relay.reading.reader_pool import ReaderPool
-from relay.records import PartitionOwner, StreamId
+from relay.records import PartitionOwner, StreamId, partitions_key
 from relay.source import Page, Source, UnknownShard, Unreadable
 from relay.stream.lost_state import LostState
 from relay.stream.source_state import SourceState
@@ -257,7 +257,7 @@ class Worker:
                 source.check_plan()
                 newest = view.newest(name)
                 if lost is not None and newest is not None and newest.plan is not None:
-                    lost.require_partitions(newest.plan)
+                    lost.require_partitions(newest.plan, view.requested_of(name))
         self._same_sources.warn_of_unread()
 
     def _serve_group(self) -> None:
@@ -276,6 +276,8 @@ class Worker:
             # A segment's record means nothing without the control record of its snapshot.
             snapshots = [each.snapshots for each in self._sources.values() if each.snapshots is not None]
             controls = {partition_of(each.stream.snapshot_key) for each in snapshots}
+            # I2: the former owner may have said that it publishes nothing until a topic has more partitions.
+            controls |= {partition_of(partitions_key(name)) for name in self._sources}
             if gained:
                 self._group.view.require_end(controls, self._group.barrier_timeout)
             log.info("took over %d partitions", len(gained), extra={"event": "rebalance"})

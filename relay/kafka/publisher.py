@@ -14,6 +14,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -160,6 +161,7 @@ class Publisher:
         """Produce a record; wait while the queue is full. Raises ``Aborted``, ``Fenced``; ``RelayError``: too large."""
         if headers is None and value is not None:
             self._check_size(topic, value, key or b"")
+        has_asked = False
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=headers)
@@ -176,7 +178,13 @@ class Publisher:
                     # failure was fatal.
                     self._refuse_if_too_large()
                     raise Aborted(f"produce: {error.args[0].str()}") from error
-                self._raise_failure("produce", error)
+                if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                    self._raise_failure("produce", error)
+                if has_asked:
+                    raise Aborted(f"produce: {error.args[0].str()}") from error
+                has_asked = True
+                with suppress(KafkaException):  # the topic has got more partitions since the client asked last
+                    self._producer.list_topics(topic, timeout=_CALL_TIMEOUT)
 
     def _check_size(self, topic: str, value: bytes, key: bytes) -> None:
         """I10: the broker would refuse the record for ever. A checkpoint grows with its GTID set."""

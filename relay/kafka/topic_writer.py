@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -82,11 +83,18 @@ class TopicWriter:
         header = schemas.register(self.topic, schema)
         self._encoder = ChangeEncoder(schema, header)
         self._codec = KeyCodec(table, key)
-        self._compiled = compiled_records(schema, header, table, self._codec, self.partitions, self.largest - _ROOM)
+        self._compile = partial(compiled_records, schema, header, table, self._codec, largest=self.largest - _ROOM)
+        self._compiled = self._compile(self.partitions)
         self._item_codec = KeyCodec(table, "item")
         # The token of the last change and its header: all changes of one source transaction share them.
         self._token: EventToken | None = None
         self._token_header: tuple[str, bytes] = ("token", b"")
+
+    def spread(self, partitions: int) -> None:
+        """Send changes to so many partitions of the topic from here on."""
+        if partitions != self.partitions:
+            self.partitions = partitions
+            self._compiled = self._compile(partitions)
 
     def send_page(self, publisher: RecordSender, changes: list[Change] | ChangeBlock, resume_timestamp: int) -> int:
         """Send ``changes`` in order (I2); return the bytes of all values. Raises ``RelayError`` if one is refused."""

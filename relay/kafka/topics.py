@@ -3,8 +3,8 @@
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -37,6 +37,8 @@ MOVE = (
     "new checkpoints (relay/kafka/README.md, Changing the number of partitions)"
 )
 
+SPREAD = "run `relay repartition CONFIG TABLE --partitions {}`, which keeps the changes of every key in order"
+
 _ALL = "Kafka would delete all but the last record of each key"
 
 # Errors that waiting does not fix.
@@ -45,6 +47,9 @@ _CONNECT_TIMEOUT = 10.0
 _DOWN_TIMEOUT = 3.0  # when every broker refuses connections: waiting longer seldom helps
 _REQUEST_TIMEOUT = 15.0
 _CREATE_TIMEOUT = 30.0
+
+
+Requested = Callable[[], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +182,24 @@ def cluster_id(admin: AdminClient, config: Config) -> str:
     return _metadata(admin, config, _CONNECT_TIMEOUT, []).cluster_id or ""
 
 
-def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
-    """Inspect every topic required to relay ``tables``. Raises ``Unavailable`` if no broker answers."""
+def survey(admin: AdminClient, config: Config, tables: Sequence[str], requested: Requested = dict) -> list[FoundTopic]:
+    """Inspect every topic required to relay ``tables``. Raises ``Unavailable`` if no broker answers.
+
+    ``requested``: returns, by topic, the numbers of partitions that `relay repartition` has requested. It is called
+    only if a topic has more partitions than the config says.
+    """
     topics = required(config, tables)
     cluster = _metadata(admin, config, _CONNECT_TIMEOUT, [])
     there = cluster.topics
+    counts = {topic.name: len(there[topic.name].partitions) for topic in topics if topic.name in there}
+    if any(topic.key and counts.get(topic.name, 0) > topic.partitions for topic in topics):
+        found = requested()
+        topics = [
+            replace(topic, partitions=counts[topic.name])
+            if topic.key and topic.partitions < found.get(topic.name, 0) <= counts.get(topic.name, 0)
+            else topic
+            for topic in topics
+        ]
     settings = _settings(admin, config, [topic.name for topic in topics if topic.name in there])
     return [
         FoundTopic(
@@ -199,14 +217,19 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
     ]
 
 
-def create_missing(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
-    """Create the missing topics, wait for their leaders, and return all that are required. Raises ``Unavailable``."""
-    found = _require_usable(admin, config, tables)
+def create_missing(
+    admin: AdminClient, config: Config, tables: Sequence[str], requested: Requested = dict
+) -> list[FoundTopic]:
+    """Create the missing topics, wait for their leaders, and return all that are required. Raises ``Unavailable``.
+
+    ``requested``: see `survey`.
+    """
+    found = _require_usable(admin, config, tables, requested)
     missing = [each.topic for each in found if not each.exists]
     if not missing:
         return found
-    requested = admin.create_topics([topic.request() for topic in missing], request_timeout=_REQUEST_TIMEOUT)
-    for name, future in requested.items():
+    created = admin.create_topics([topic.request() for topic in missing], request_timeout=_REQUEST_TIMEOUT)
+    for name, future in created.items():
         try:
             future.result(_CREATE_TIMEOUT)
         except KafkaException as error:
@@ -215,12 +238,14 @@ def create_missing(admin: AdminClient, config: Config, tables: Sequence[str]) ->
                 raise failure_of(error, f"cannot create topic {name!r}") from error
     # The request returns before the new partitions have leaders.
     offset_bounds(admin, [(topic.name, number) for topic in missing for number in range(topic.partitions)])
-    return _require_usable(admin, config, tables)
+    return _require_usable(admin, config, tables, requested)
 
 
-def _require_usable(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
+def _require_usable(
+    admin: AdminClient, config: Config, tables: Sequence[str], requested: Requested
+) -> list[FoundTopic]:
     """Return the survey. Raises ``Unavailable`` with all its problems."""
-    found = survey(admin, config, tables)
+    found = survey(admin, config, tables, requested)
     if problems := [topic.problem for topic in found if topic.problem]:
         raise Unavailable("\n".join(problems))
     for each in found:
@@ -234,7 +259,8 @@ def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, 
     policy = settings.get("cleanup.policy", "")
     if count != topic.partitions:
         return f"topic {topic.name!r} has {partitions_text(count)} but needs {topic.partitions}: {topic.why}; " + (
-            f"if it has always had {count}, set `{topic.key}: {count}`; otherwise {MOVE}"
+            f"if it has always had {count}, set `{topic.key}: {count}`; to spread its changes over "
+            f"{max(count, topic.partitions)}, {SPREAD.format(max(count, topic.partitions))}"
             if topic.key
             else "choose another `name`, or delete the topic if it is empty"
         )

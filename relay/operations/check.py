@@ -153,7 +153,7 @@ def _run(name: str, check: Check) -> list[Finding]:
 
 def _check_kafka(config: Config) -> list[Finding]:
     admin = topics.connect(config)
-    found = topics.survey(admin, config, list(config.tables))
+    found = topics.survey(admin, config, list(config.tables), lambda: committed_records(config, admin).all_requested())
     has_acls = config.kafka.iam is None
     problems = _moved_keys(config, admin)
     if has_acls:
@@ -173,8 +173,10 @@ def _moved_keys(config: Config, admin: AdminClient) -> dict[str, str]:
     found: dict[str, str] = {}
     with suppress(RelayError):  # such as a lack of permissions, which other findings name
         view = committed_records(config, admin)
-        for read in map(view.newest, (source.name for source in config.sources)):
-            found |= moved_keys(admin, config, read.plan) if read is not None and read.plan is not None else {}
+        for name in (source.name for source in config.sources):
+            read = view.newest(name)
+            if read is not None and read.plan is not None:
+                found |= moved_keys(admin, config, read.plan, view.requested_of(name))
     return found
 
 

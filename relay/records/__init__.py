@@ -5,10 +5,10 @@ share the graph: a DynamoDB shard that splits and a Vitess reshard journal are e
 """
 
 from relay.records.gap import Decision, Gap, PendingGap
-from relay.records.key import RecordKind, StreamId, owner_key, parse_key
+from relay.records.key import RecordKind, StreamId, owner_key, parse_key, partitions_key
 from relay.records.lag import lag_since, shard_watermark, source_watermark
 from relay.records.lineage import Lineage
-from relay.records.plan import PASSED, PartitionOwner, Plan
+from relay.records.plan import PASSED, PartitionOwner, Plan, RequestedPartitions
 from relay.records.shard import (
     INCARNATION,
     PRUNE_AFTER,

@@ -21,6 +21,7 @@ class RecordKind(StrEnum):
     GAP = "gap"
     REQUEST = "request"
     OWNER = "owner"
+    PARTITIONS = "partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,11 @@ def request_key(source: str, request: str) -> bytes:
     return orjson.dumps([_VERSION, RecordKind.REQUEST, source, request])
 
 
+def partitions_key(source: str) -> bytes:
+    """Return the key of the numbers of partitions that were requested for the topics of a source."""
+    return orjson.dumps([_VERSION, RecordKind.PARTITIONS, source, ""])
+
+
 def owner_key(number: int) -> bytes:
     """Return the key of a record that its partition's owner writes. `relay.kafka.checkpoints` maps the numbers."""
     return orjson.dumps([_VERSION, RecordKind.OWNER, "", str(number)])
@@ -78,7 +84,8 @@ def owner_key(number: int) -> bytes:
 def parse_key(key: bytes) -> tuple[RecordKind, StreamId, str]:
     """Return a record's kind, stream and name. The name is empty for kinds that a stream has only once.
 
-    A request's stream has no label, an owner's neither label nor source. Raises ValueError for other keys.
+    The stream of a request has no label, the stream of an owner neither label nor source. Raises ValueError for other
+    keys.
     """
     parts = orjson.loads(key)
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts) or parts[:1] != [_VERSION]:
@@ -87,6 +94,6 @@ def parse_key(key: bytes) -> tuple[RecordKind, StreamId, str]:
     # A stream may have several records of these kinds, so their keys end with a name.
     if len(names) != 2 + (kind in (RecordKind.SHARD, RecordKind.SEGMENT, RecordKind.GAP)):
         raise ValueError(f"not a key of a {kind}")
-    if kind in (RecordKind.REQUEST, RecordKind.OWNER):
+    if kind in (RecordKind.REQUEST, RecordKind.OWNER, RecordKind.PARTITIONS):
         return kind, StreamId(names[0], ""), names[1]
     return kind, StreamId(names[0], names[1]), "".join(names[2:])

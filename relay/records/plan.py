@@ -47,7 +47,21 @@ class Plan(StoredRecord):
 
 @dataclass(frozen=True, slots=True)
 class PartitionOwner(StoredRecord):
-    """The worker that owns a partition. ``process``: machine and id. ``sources``: hashes of their configs, by name."""
+    """The worker that owns a partition. ``process``: machine and id. ``sources``: hashes of their configs, by name.
+
+    ``ready``: by topic, the requested number of partitions that it waits for. Until then it publishes nothing there.
+    """
 
     process: str
     sources: Mapping[str, str]
+    ready: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedPartitions(StoredRecord):
+    """How many partitions the changes on the ``topics`` of a source are to be spread over, by topic.
+
+    A request is fulfilled once the plan has its number. It stays: from then on its topic no longer follows the config.
+    """
+
+    topics: Mapping[str, int] = field(default_factory=dict)

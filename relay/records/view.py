@@ -1,12 +1,13 @@
 """The state that the committed records of ``<name>.checkpoints`` give: each replaces the last one with its key."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TypeVar
 
 from relay.records.codec import StoredRecord
 from relay.records.gap import Decision, PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
-from relay.records.plan import PartitionOwner, Plan
+from relay.records.plan import PartitionOwner, Plan, RequestedPartitions
 from relay.records.shard import ShardCheckpoint, ShardListing
 from relay.records.snapshot import SegmentCheckpoint, SnapshotControl, SnapshotRequest
 
@@ -90,6 +91,7 @@ class CommittedRecords:
         self._of_source: dict[str, list[CommittedStream]] = {}
         self._requests: dict[str, dict[str, SnapshotRequest]] = {}  # by source and id
         self.owners: dict[bytes, PartitionOwner] = {}  # by key
+        self.requested_partitions: dict[str, RequestedPartitions] = {}  # by source
         # The number of records applied by source, "" for owners; and the sources with new records since the set was
         # last cleared.
         self.versions: Counter[str] = Counter()
@@ -103,6 +105,8 @@ class CommittedRecords:
                 _put(self._requests.setdefault(stream.source, {}), name, SnapshotRequest, value)
             elif kind is RecordKind.OWNER:
                 _put(self.owners, key, PartitionOwner, value)
+            elif kind is RecordKind.PARTITIONS:
+                _put(self.requested_partitions, stream.source, RequestedPartitions, value)
             else:
                 self.of(stream).apply(kind, name, value)
         except ValueError as error:
@@ -132,6 +136,27 @@ class CommittedRecords:
         """Return the unfulfilled requests for snapshots of ``source``, the oldest first."""
         found = self._requests.get(source, {}).values()
         return sorted(found, key=lambda request: (request.requested_at, request.id))
+
+    def requested_of(self, source: str) -> Mapping[str, int]:
+        """Return, by topic, the requested numbers of partitions, fulfilled or not."""
+        found = self.requested_partitions.get(source)
+        return found.topics if found is not None else {}
+
+    def all_requested(self) -> Mapping[str, int]:
+        """Return the same for the topics of all sources."""
+        return {topic: each for found in self.requested_partitions.values() for topic, each in found.topics.items()}
+
+    def partitions_of(self, source: str) -> Mapping[str, int]:
+        """Return, by topic, over how many partitions the changes of ``source`` are spread now."""
+        newest = self.newest(source)
+        return newest.plan.partitions if newest is not None and newest.plan is not None else {}
+
+    def waiting_partitions(self, source: str) -> Mapping[str, int]:
+        """Return the requested numbers of partitions that the plan of ``source`` does not have yet, by topic."""
+        if not (requested := self.requested_of(source)):
+            return {}
+        now = self.partitions_of(source)
+        return {topic: number for topic, number in requested.items() if now.get(topic, number) < number}
 
 
 def _put(records: dict[_K, _R], name: _K, kind: type[_R], value: bytes | None) -> _R | None:

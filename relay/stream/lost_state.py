@@ -121,9 +121,12 @@ class LostState:
         """
         return self._lost(view, sources, self._watermarked())
 
-    def require_partitions(self, plan: Plan) -> None:
-        """Refuse to publish to topics whose partitions have changed. Raises ``Unavailable``."""
-        if moved := moved_keys(self._admin, self._config, plan):
+    def require_partitions(self, plan: Plan, requested: Mapping[str, int]) -> None:
+        """Refuse to publish to topics whose partitions have changed. ``requested``: see `moved_keys`.
+
+        Raises ``Unavailable``.
+        """
+        if moved := moved_keys(self._admin, self._config, plan, requested):
             raise Unavailable("\n".join(moved.values()))  # I2
 
     def _awaited(self, reading: SlowCall[T], view: CheckpointView) -> T:

@@ -131,6 +131,11 @@ class SourceState:
             self._read(stream)
         return stream is not None or self.switching.is_connecting
 
+    @property
+    def is_open(self) -> bool:
+        """Whether shards or segments are being read."""
+        return bool(self.shards.open or (self.snapshots is not None and self.snapshots.open))
+
     def begin_look(self) -> bool:
         if not self._plan_checked and not self.switching.is_connecting and self.plan is None:
             has_answers = not self.planning.is_asking

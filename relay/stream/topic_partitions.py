@@ -1,40 +1,74 @@
 """How many partitions the topics of a plan's tables have. The plan remembers it, because another number moves keys."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
 
+from relay.change import MARK, Change, Images, Operation, event_id
 from relay.config import Config
 from relay.kafka import topics
 from relay.kafka.partition_offsets import offset_bounds
 from relay.records import Plan
 
 
-def with_partitions(plan: Plan, config: Config) -> Plan:
-    """Return ``plan`` with the partitions of its topics as ``config`` has them; itself if it has them already."""
-    now = _partitions(plan, config)
+def with_partitions(plan: Plan, config: Config, requested: Mapping[str, int]) -> Plan:
+    """Return ``plan`` with the partitions of its topics as ``config`` has them; itself if it has them already.
+
+    ``requested``: by topic, the numbers that `relay repartition` has requested. These topics keep theirs.
+    """
+    now = _partitions(plan, config, requested)
     return plan if now.items() <= plan.partitions.items() else replace(plan, partitions={**plan.partitions, **now})
 
 
-def moved_keys(admin: AdminClient, config: Config, plan: Plan) -> dict[str, str]:
+def moved_keys(admin: AdminClient, config: Config, plan: Plan, requested: Mapping[str, int]) -> dict[str, str]:
     """Return, by topic, that it has other partitions than when changes under ``plan`` were published there.
 
-    Leaves out topics without the partitions of ``config``, which ``topics.survey`` finds. Raises ``Unavailable``.
+    Leaves out topics without the partitions of ``config``, which ``topics.survey`` finds. ``requested``: see
+    `with_partitions`. Raises ``Unavailable``.
     """
-    now = _partitions(plan, config)
+    now = _partitions(plan, config, requested)
     others = {topic: before for topic, before in plan.partitions.items() if now.get(topic, before) != before}
-    counts = {name: len(each.partitions) for name, each in topics.list_topics(admin, config).items()} if others else {}
+    spread = {topic: number for topic, number in now.items() if topic in requested}
+    there = topics.list_topics(admin, config) if others or spread else {}
+    counts = {name: len(each.partitions) for name, each in there.items()}
     others = {topic: before for topic, before in others.items() if counts.get(topic) == now[topic]}
     ends = offset_bounds(admin, [(topic, number) for topic in others for number in range(now[topic])])
     used = {topic for (topic, _), (_, end) in ends.items() if end}
+    lacking = {topic: number for topic, number in spread.items() if 0 < counts.get(topic, 0) < number}
     return {
+        topic: f"topic {topic!r} has {topics.partitions_text(counts[topic])}, but its changes go to {number}: "
+        "it was created again, so add the missing partitions with `kafka-topics --alter`"
+        for topic, number in lacking.items()
+    } | {
         topic: f"topic {topic!r} had {topics.partitions_text(before)} when its changes were published, and has "
         f"{now[topic]} now: changes of a key would go to another partition than its earlier ones, so that consumers "
-        f"could apply them first; {topics.MOVE}"
+        f"could apply them first; {topics.SPREAD.format(now[topic]) if now[topic] > before else topics.MOVE}"
         for topic, before in others.items()
         if topic in used
     }
 
 
-def _partitions(plan: Plan, config: Config) -> dict[str, int]:
-    return {config.topic(table): config.partitions(table) for table in plan.keys}
+def end_of_partitions(source: str, label: str, table: str, partitions: int, now: float) -> Change:
+    """Return the mark after which a table's changes go to so many ``partitions``. ``now``: seconds since the epoch.
+
+    It is the last record of the table in each former partition in which the old number counts (I2).
+    """
+    return Change(
+        event_id=event_id(label, f"partitions/{partitions}", table, b"", 0),
+        operation=Operation.READ,
+        source=source,
+        table=table,
+        key=None,
+        old=None,
+        new=None,
+        images=Images.KEYS_ONLY,
+        token=None,
+        committed_at=int(now * 1_000_000),
+        attributes={MARK: "repartition", "partitions": str(partitions)},
+    )
+
+
+def _partitions(plan: Plan, config: Config, requested: Mapping[str, int]) -> dict[str, int]:
+    now = {config.topic(table): config.partitions(table) for table in plan.keys}
+    return now | {topic: plan.partitions.get(topic, each) for topic, each in requested.items() if topic in now}

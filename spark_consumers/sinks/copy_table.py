@@ -213,10 +213,16 @@ class CopyTable:
         self._apply_to_rows(batch, rows, lambda row: truncate(row, change, truncations_of(row)), counts)
 
     def sweep(self, batch: DataFrame, end: ChangeHead, counts: VerdictCounts, *, last: bool) -> None:
-        """Delete a partition's rows that a snapshot did not find; with ``last``, also the rows of replaced topics."""
+        """Delete a partition's rows that a snapshot did not find; with ``last``, all such rows, wherever they are from.
+
+        Rows from before the topic got more partitions may be found in another partition.
+        """
         begin = end.snapshot.as_of if end.snapshot is not None else 0
-        place = end.place
-        rows = self.target.rows(batch, SelectedRows(place.topic, [place.partition], last, begin))
+        place, moved = end.place, self.tombstones.snapshots.moved
+        selected = SelectedRows(place.topic, [place.partition], False, begin, moved.get(str(place.partition), -1))  # I7
+        if last:
+            selected = SelectedRows(place.topic, None, True, begin)
+        rows = self.target.rows(batch, selected)
         self._apply_to_rows(batch, rows, lambda row: sweep(row, end), counts)
 
     def _apply_to_rows(

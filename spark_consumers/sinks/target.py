@@ -71,19 +71,24 @@ class Written:
 class SelectedRows:
     """The rows that may exist at the source and come from some partitions of ``topic``, or other topics.
 
-    A row without a place counts as one of another topic. ``read_before``: their ``read_as_of`` is earlier.
+    A row without a place counts as one of another topic. ``partitions``: None for all. ``after``: of the partitions,
+    only rows behind this offset. ``read_before``: their ``read_as_of`` is earlier.
     """
 
     topic: str
-    partitions: Collection[int]
+    partitions: Collection[int] | None
     of_other_topics: bool
     read_before: int | None = None
+    after: int = -1
 
     def where(self, topic: str) -> str:
         """Return the condition in SQL. ``topic``: as the target's literal."""
-        is_topic = f"_relay_topic IS NOT DISTINCT FROM {topic}"
-        where = f"({is_topic} AND _relay_partition IN ({', '.join(map(str, self.partitions))})"
-        where += f" OR NOT {is_topic})" if self.of_other_topics else ")"
+        is_topic = where = f"_relay_topic IS NOT DISTINCT FROM {topic}"
+        if self.partitions is not None:
+            where += f" AND _relay_partition IN ({', '.join(map(str, self.partitions))})"
+        if self.after >= 0:
+            where += f" AND _relay_offset > {self.after}"
+        where = f"({where} OR NOT {is_topic})" if self.of_other_topics else f"({where})"
         where += " AND (NOT _relay_deleted OR _relay_incomplete)"
         return where if self.read_before is None else f"{where} AND _relay_read_as_of < {self.read_before}"
 

@@ -22,14 +22,15 @@ class SeenSnapshots:
     A page of an abandoned snapshot may come after the end of its successor, and must not bring rows back. ``running``:
     their ids, by partition. ``ended``: the ``as_of`` of the last one, by partition.
 
-    ``topic``: whose partitions these are; None as long as no snapshot has begun. ``begun``: the offset of the newest
-    begin.
+    ``topic``: whose partitions these are; None as long as there was no mark. ``begun``: the offset of the newest begin.
+    ``moved``: the offset of the last mark after which the keys of a partition were spread over more partitions.
     """
 
     running: dict[str, str] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
     topic: str | None = None
     begun: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -38,13 +39,19 @@ class SeenSnapshots:
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
-    def begin(self, topic: str, partition: int, snapshot: str, offset: int) -> None:
+    def _of(self, topic: str) -> None:
         if self.topic not in (topic, None):
             # The topic was replaced, and a snapshot running in its partitions never ends.
-            self.running.clear()
-            self.ended.clear()
-            self.begun.clear()
+            for marks in (self.running, self.ended, self.begun, self.moved):
+                marks.clear()
         self.topic = topic
+
+    def move(self, topic: str, partition: int, offset: int) -> None:
+        self._of(topic)
+        self.moved[str(partition)] = max(offset, self.moved.get(str(partition), -1))
+
+    def begin(self, topic: str, partition: int, snapshot: str, offset: int) -> None:
+        self._of(topic)
         # I7: the newest may begin again. One before it comes from a driver that is behind, and its end is ignored.
         if offset >= self.begun.get(str(partition), 0):
             self.running[str(partition)] = snapshot

@@ -20,7 +20,7 @@ from relay.table import TableSchema
 from tests.scripted_source import ScriptedSource, config_of
 
 
-class Writers(set[tuple[str, str]]):
+class Writers(dict[tuple[str, str], Any]):
     def __init__(self, claimed: list[tuple[str, str]]) -> None:
         super().__init__()
         self._claimed = claimed
@@ -29,7 +29,8 @@ class Writers(set[tuple[str, str]]):
         self._claimed.append((source, table))
 
     def use(self, tables: Iterable[TableSchema]) -> None:
-        self.update((table.source, table.table) for table in tables)
+        for table in tables:
+            self[table.source, table.table] = SimpleNamespace(topic=f"test.{table.table}")
 
 
 class Committed:
@@ -50,6 +51,9 @@ class Committed:
         self._hidden: list[dict[bytes, bytes | None]] = []
         self._records: dict[bytes, bytes | None] = {}
         self._gaps: list[Gap] = []
+        # The attributes of marks, and to how many partitions they went; None if to as many as before.
+        self.marks: list[tuple[Mapping[str, str], int | None]] = []
+        self._marks: list[tuple[Mapping[str, str], int | None]] = []
 
     def gap(self, source: Source, gap: Gap) -> None:
         self._gaps.append(gap)
@@ -57,8 +61,8 @@ class Committed:
     def record(self, key: bytes, value: bytes | None) -> None:
         self._records[key] = value
 
-    def everywhere(self, change: Change, resume_timestamp: int) -> None:
-        """Nobody reads the topics."""
+    def everywhere(self, change: Change, resume_timestamp: int, partitions: int | None = None) -> None:
+        self._marks.append((change.attributes, partitions))
 
     def tell(self, key: bytes, listing: ShardListing) -> None:
         self.record(key, listing.to_json())
@@ -92,10 +96,12 @@ class Committed:
     def commit_and_see(self, earlier: Set[int] = frozenset()) -> None:
         records, self._records = self._records, {}
         gaps, self._gaps = self._gaps, []
+        marks, self._marks = self._marks, []
         if self.fails and (error := self.fails.pop(0)) is not None:
             raise error
         self.seen |= earlier
         self.gaps += gaps
+        self.marks += marks
         for key, value in records.items():
             self.view.apply(key, value)
 
@@ -115,7 +121,10 @@ class Maintained:
             cast(Any, source), self.stream, self.view, ReaderPool(), until_caught_up=until_caught_up
         )
         self.owned = set(range(64))
-        group: Any = SimpleNamespace(owned=self.owned, view=self.view)
+        group: Any = SimpleNamespace(owned=self.owned, view=self.view, barrier_timeout=1.0)
+        # The partitions that were read to their end.
+        self.required: set[int] = set()
+        self.view.require_end = lambda partitions, timeout: self.required.update(partitions)  # type: ignore[attr-defined]
         config: Any = SimpleNamespace(serve=lambda sources: None, config=config_of("test", "localhost:9092", [source]))
         same = SameSources(group, PartitionOwner("me", {source.name: ""}))
         self._upkeep = Upkeep(group, cast(Any, self.committed), same, config)

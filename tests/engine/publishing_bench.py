@@ -105,7 +105,11 @@ class Writer:
 
     table = TABLE
     topic = "shop.orders"
+    partitions = 6
     dead_lettered = 0
+
+    def spread(self, partitions: int) -> None:
+        self.partitions = partitions
 
     def send_page(self, publisher: ScriptedPublisher, changes: list[Change], resume: int) -> int:
         for change in changes:
@@ -166,8 +170,12 @@ class Bench:
         self.owner = Owner(on_gap)
         # The partitions whose ends were waited for.
         self.waited_for: list[set[int]] = []
+        # By topic, over how many partitions the plan spreads the changes, as was requested.
+        self.partitions: dict[str, int] = {}
         self.view = SimpleNamespace(
             of=CommittedRecords().of,
+            partitions_of=lambda source: self.partitions,
+            requested_of=lambda source: self.partitions,
             require_end=lambda partitions, timeout: self.waited_for.append(set(partitions)),
             watch=lambda partitions: self.waited_for.append(set(partitions)),
             check_stop=lambda: None,

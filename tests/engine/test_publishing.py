@@ -199,6 +199,21 @@ def test_a_truncation_goes_to_every_partition() -> None:
     assert bench.broker.on("shop.orders") == [b"everywhere"]
 
 
+def test_changes_and_marks_go_to_as_many_partitions_as_the_plan_says() -> None:
+    """I2: the topic may have more, and the config may say another number."""
+    bench = Bench()
+    writer = bench.publishing.writers["orders", "orders"]
+    bench.publishing.page(bench.shard(), page(1))
+    assert writer.partitions == 6
+    bench.partitions["shop.orders"] = 24
+    bench.publishing.page(bench.shard(), page(2))
+    assert writer.partitions == 24
+    bench.publishing.everywhere(page(3).changes[0], 0, partitions=48)
+    assert writer.partitions == 48
+    bench.publishing.everywhere(page(4).changes[0], 0)
+    assert writer.partitions == 24
+
+
 def test_tables_whose_key_has_changed_put_their_shard_aside_before_anything_of_the_page_is_sent() -> None:
     """I2, I12: their changes would go to other partitions. What came before them is committed, and that is visible."""
     bench = Bench()

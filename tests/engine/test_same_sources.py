@@ -155,7 +155,7 @@ def test_a_config_comes_into_force_some_time_after_no_worker_has_the_one_before(
 
     def serve(owned: set[int], at: float) -> Plan | None:
         group.owned, clock.now = owned, at
-        same.serve(cast(Any, committed))
+        same.serve(cast(Any, committed), {})
         return same.put_into_force("s", plan)
 
     def told(process: str, partition: int, **sources: str) -> None:
@@ -194,7 +194,7 @@ def test_a_config_is_in_force_at_once_for_what_nobody_has_read_by_another() -> N
     group: Any = SimpleNamespace(owned={0}, view=committed.view)
     same = SameSources(group, PartitionOwner("me", {"s": "new"}))
     committed.view.apply(OWNER_KEYS[1], PartitionOwner("other", {"s": "old"}).to_json())
-    same.serve(cast(Any, committed))
+    same.serve(cast(Any, committed), {})
     assert same.put_into_force("s", Plan("latest", 0.0, {}, {})) is not None
 
 
@@ -240,3 +240,22 @@ def test_what_a_source_publishes_is_compared(keys: dict[str, Any]) -> None:
 
 def test_each_partition_has_a_record_of_its_owner() -> None:
     assert OWNER_KEYS.keys() == set(range(64))
+
+
+def test_a_topic_gets_more_partitions_only_once_the_owner_of_each_partition_waits_for_them() -> None:
+    """I2: one that publishes to the former partitions may have said nothing, or wait for another number."""
+    committed = Committed()
+    group: Any = SimpleNamespace(owned=set(range(64)), view=committed.view)
+    same = SameSources(group, PartitionOwner("me", {"s": "new"}))
+    same.serve(cast(Any, committed), {})
+    assert not same.are_ready("t", 24)
+    same.serve(cast(Any, committed), {"t": 24})
+    assert same.are_ready("t", 24)
+    assert not same.are_ready("t", 48)
+    for other in PartitionOwner("other", {"s": "new"}), PartitionOwner("other", {"s": "new"}, {"t": 12}):
+        committed.view.apply(OWNER_KEYS[5], other.to_json())
+        assert not same.are_ready("t", 24)
+    committed.view.apply(OWNER_KEYS[5], None)
+    assert not same.are_ready("t", 24)
+    committed.view.apply(OWNER_KEYS[5], PartitionOwner("other", {"s": "new"}, {"t": 24}).to_json())
+    assert same.are_ready("t", 24)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
+from relay.change import MARK
 from relay.engine.config_reload import ReloadedConfig
 from relay.errors import RelayError, Unavailable
-from relay.kafka.checkpoints import partition_of
+from relay.kafka.checkpoints import OWNER_KEYS, partition_of
 from relay.kafka.publisher import Aborted, Fenced
 from relay.records import (
     PRUNE_AFTER,
+    PartitionOwner,
     Plan,
+    RequestedPartitions,
     ReshardJournal,
     Shard,
     ShardCheckpoint,
     ShardState,
+    SnapshotBeginning,
     SnapshotControl,
     StreamId,
+    partitions_key,
 )
 from relay.source import UnknownShard
 from relay.stream import discovery
-from tests.engine.maintained import Maintained
+from relay.token import EventToken
+from tests.engine.maintained import Maintained, NoRows
 from tests.scripted_source import LABEL, ScriptedSource, config_of
 
 FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
@@ -328,3 +335,62 @@ def test_what_is_open_is_dropped_once_another_config_is_in_force() -> None:
     for _ in range(3):
         relay.serve()
     assert not relay.state.shards.open
+
+
+def another(partition: int, relay: Maintained, ready: Mapping[str, int]) -> None:
+    """Let another worker own a partition."""
+    relay.owned.discard(partition)
+    relay.view.apply(OWNER_KEYS[partition], PartitionOwner("other", {"orders": ""}, ready).to_json())
+
+
+def test_a_source_is_closed_until_no_worker_publishes_to_the_former_partitions(source: ScriptedSource) -> None:
+    """I2, I3, I7"""
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+    keys = (relay.stream.plan_key, relay.stream.listing_key, *map(relay.stream.shard_key, relay.checkpoints))
+    free = min(set(range(64)).difference(map(partition_of, keys)))
+    another(free, relay, {})
+    relay.write("shard-00000", ShardCheckpoint(ShardState.READING, token=EventToken(5000, "s", "x"), updated_at=1000.0))
+    before = relay.plan
+    relay.view.apply(partitions_key("orders"), RequestedPartitions({"test.orders": 24}).to_json())
+    for _ in range(3):
+        relay.serve()
+    assert not relay.state.is_open
+    assert relay.required >= relay.owned, "it knows what it has committed before it opens shards again"
+    assert relay.view.owners[OWNER_KEYS[next(iter(relay.owned))]].ready == {"test.orders": 24}
+    assert (relay.plan, relay.committed.marks) == (before, [])
+    another(free, relay, {"test.orders": 24})
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+    assert relay.plan == replace(before, partitions={"test.orders": 24}, floor=5001)
+    assert relay.committed.marks == [({MARK: "repartition", "partitions": "24"}, None)]
+    relay.serve()
+    assert relay.view.owners[OWNER_KEYS[next(iter(relay.owned))]].ready == {}
+
+
+def test_a_running_snapshot_begins_in_new_partitions_too(source: ScriptedSource) -> None:
+    """I9: its end counts only where its beginning is."""
+    source.snapshots = NoRows()
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+    running = SnapshotControl(ShardState.READING, "1", begun=SnapshotBeginning(as_of=7), tables=("orders",))
+    relay.view.apply(relay.stream.snapshot_key, running.to_json())
+    relay.view.apply(partitions_key("orders"), RequestedPartitions({"test.orders": 24}).to_json())
+    relay.serve_until(lambda: relay.plan.partitions == {"test.orders": 24})
+    assert ({MARK: "begin"}, 24) in relay.committed.marks
+
+
+def test_a_schema_that_is_refused_while_a_topic_gets_more_partitions_stops_its_source_alone(
+    source: ScriptedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12"""
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.state.shards.open) == 2)
+
+    def refuse(tables: object) -> None:
+        raise RelayError("the registry refuses it")
+
+    monkeypatch.setattr(relay.committed.writers, "use", refuse)
+    relay.view.apply(partitions_key("orders"), RequestedPartitions({"test.orders": 24}).to_json())
+    with pytest.raises(RelayError, match="the registry refuses it") as refused:
+        relay.serve_until(lambda: False)
+    assert refused.value.source == "orders"

@@ -27,7 +27,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.reading.open_shard import LARGEST_PAGE
-from relay.records import Plan, ShardCheckpoint, ShardState
+from relay.records import Plan, ShardCheckpoint, ShardState, partitions_key
 from relay.source import Opening, ReadResult, ShardReader
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Scene
@@ -301,3 +301,21 @@ def test_a_worker_that_keeps_too_many_clients_without_an_answer_ends_and_its_suc
     with closing(open_schemas(config)) as schemas:
         found = read_changes(config.kafka.client(), config.topic("orders"), schemas)
     assert sorted(change["key"]["id"] for _, _, change in found) == [f"shard-{number:05}" for number in range(4)]
+
+
+def test_who_takes_over_knows_the_requested_partitions_before_it_reads_anything(
+    kafka: Any, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I2: the former owner may have said that it waits for them."""
+    required: list[set[int]] = []
+    read = CheckpointView.require_end
+
+    def require_end(view: CheckpointView, partitions: Any, patience: float) -> None:
+        required.append(set(partitions))
+        read(view, partitions, patience)
+
+    monkeypatch.setattr(CheckpointView, "require_end", require_end)
+    source = ScriptedSource("orders")
+    with running(config_of(unique, kafka.bootstrap_servers, [source]), [source]):
+        wait_until(lambda: source.openings or None, PATIENCE)
+    assert {partition_of(partitions_key("orders"))} in required

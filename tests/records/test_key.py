@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.records import RecordKind, StreamId, owner_key, parse_key
+from relay.records import RecordKind, StreamId, owner_key, parse_key, partitions_key
 from relay.records.key import request_key
 
 NAME = st.text(min_size=1)
@@ -24,6 +24,7 @@ def test_a_key_says_what_its_record_is_and_of_what_whatever_the_names(source: st
         stream.snapshot_key: (RecordKind.SNAPSHOT, stream, ""),
         request_key(source, name): (RecordKind.REQUEST, StreamId(source, ""), name),
         owner_key(7): (RecordKind.OWNER, StreamId("", ""), "7"),
+        partitions_key(source): (RecordKind.PARTITIONS, StreamId(source, ""), ""),
     }
     assert len(keys) == len(RecordKind)
     assert {key: parse_key(key) for key in keys} == keys

@@ -15,7 +15,7 @@ from relay.avro.framing import confluent_header, fingerprint, schema_id, single_
 from relay.avro.schema import unescape
 from relay.change import Images, Operation
 from relay.dynamodb.columns import TypedRows
-from relay.records import CommittedRecords, Gap, StreamId
+from relay.records import CommittedRecords, Gap, StreamId, partitions_key
 from relay.token import EventToken
 from relay.types.columns import REST, column_type
 from tests import golden, golden_inputs
@@ -140,6 +140,7 @@ def test_a_record_of_the_checkpoints_is_read_back(case: dict[str, Any]) -> None:
         *((gap.key, gap) for gap in known.pending_gaps.values()),
         *((request.key, request) for request in view.requests_of("shop")),
         *view.owners.items(),
+        *((partitions_key(source), asked) for source, asked in view.requested_partitions.items()),
     ]
     assert [(place, record.to_json()) for place, record in found if record is not None] == [(key, value)]
 

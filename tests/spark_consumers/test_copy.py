@@ -65,7 +65,10 @@ class InMemoryTable(TargetTable):
     def rows(self, batch: Any, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]:
         for key, row in [*self.stored.items()]:
             is_topic = row.place is not None and row.place.topic == selected.topic
-            is_there = row.place is not None and row.place.partition in selected.partitions
+            is_there = row.place is not None and (
+                (selected.partitions is None or row.place.partition in selected.partitions)
+                and row.place.offset > selected.after
+            )
             is_before = selected.read_before is None or row.read_as_of < selected.read_before
             if (is_there if is_topic else selected.of_other_topics) and is_before and not row.is_known_deleted:
                 yield key, row
@@ -172,6 +175,27 @@ def test_a_snapshot_that_was_met_in_the_middle_repairs_nothing_and_the_next_one_
         assert (len(table.living()), table.gaps()) == (3, ["gap"])
         table.play(*marks("begin", 6, 6000), *marks("end", 7, 6000))
         assert (table.living(), table.gaps()) == ({}, [])
+
+
+def repartitioned(offset: int, partitions: Sequence[int]) -> list[Published]:
+    """Return the marks after which keys go to more partitions."""
+    return [
+        replace(each, head=replace(each.head, snapshot=None, mark="repartition"))
+        for each in marks("begin", offset, 0, list(partitions))
+    ]
+
+
+def test_a_row_that_moves_to_a_new_partition_waits_for_the_end_of_the_snapshot_there() -> None:
+    """I7: the partition that it was in does not have its READ."""
+    table = InMemoryTable()
+    table.play(row(1, "moves"), row(2, "gone"), *repartitioned(3, [0]))
+    table.play(row(4, "stays"), *marks("begin", 5, 5000, [0]), *marks("end", 6, 5000, [0]))
+    assert table.living() == {"moves": 1, "gone": 2}, "nothing of before is deleted, and what came after is"
+    table.play(
+        *marks("begin", 1, 5000, [1]), of_partition(1, read(2, ["moves"], {"id": "moves", "n": 1}, 5001, "s5000"))
+    )
+    table.play(*marks("end", 3, 5000, [1]))
+    assert table.living() == {"moves": 1}
 
 
 def test_rows_of_two_topics_of_a_table_have_their_own_values() -> None:
