@@ -152,7 +152,7 @@ class Publishing:
         writer = self.writers[source, table]
         if writer.topic in self._view.requested_of(source):
             # I2: not as many as the topic has or the config says: other workers may not use the new ones yet
-            writer.spread(partitions or self._view.partitions_of(source)[writer.topic])
+            writer.spread(partitions or self._view.partitions_of(source).get(writer.topic, writer.partitions))
         return writer
 
     def record(self, key: bytes, value: bytes | None) -> None:
