@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from http.client import HTTPException, HTTPResponse
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -125,26 +125,10 @@ def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
         pool._put_conn(connection)
 
 
-class _Day(NamedTuple):
-    """The parts that all requests of one day share: the key, and the text before and after the time."""
-
-    date: str
-    credentials: ReadOnlyCredentials
-    scope: str
-    key: bytes
-    before: str
-    """The canonical request up to the time."""
-    after: str
-    """The canonical request from the time to the digest of the body."""
-    head: str
-    """The part of the header that stays the same, up to the signature."""
-
-
 class RequestForm:
-    """Makes POST requests to a URL without a path, with the signature of botocore's ``SigV4Auth``.
+    """Makes POST requests to a URL without a path, signed as by botocore's ``SigV4Auth``. Threads may share it.
 
-    Rules: AWS, "Create a signed AWS API request". Threads may share it. ``headers``: for each request. ``clock``:
-    seconds since the epoch.
+    Rules: AWS, "Create a signed AWS API request". ``clock``: seconds since the epoch.
     """
 
     def __init__(
@@ -159,38 +143,30 @@ class RequestForm:
         parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
         self.host = host if parts.port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f"{host}:{parts.port}"
-        self.headers = dict(headers)
+        self._headers = {**headers, "Host": self.host, "Accept-Encoding": "identity"}
         self._scope = (region, service, "aws4_request")
         self._clock = clock
-        # Replaced in one step.
-        self._day: _Day | None = None
 
     def request(self, body: bytes, credentials: ReadOnlyCredentials) -> bytes:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._clock()))
-        day = self._day
-        if day is None or day.date != stamp[:8] or day.credentials != credentials:
-            day = self._day = self._begin(stamp[:8], credentials)
-        canonical = f"{day.before}{stamp}{day.after}{sha256(body).hexdigest()}"
-        text = f"AWS4-HMAC-SHA256\n{stamp}\n{day.scope}\n{sha256(canonical.encode()).hexdigest()}"
-        signature = _sign(day.key, text).hex()
-        head = f"{day.head}{signature}\r\nX-Amz-Date: {stamp}\r\nContent-Length: {len(body)}\r\n\r\n"
-        return head.encode() + body
-
-    def _begin(self, date: str, credentials: ReadOnlyCredentials) -> _Day:
-        sent = {**self.headers, "Host": self.host, "Accept-Encoding": "identity"}
+        sent = {**self._headers, "X-Amz-Date": stamp}
         if credentials.token:
             sent["X-Amz-Security-Token"] = credentials.token
-        signed = {name.lower(): " ".join(value.split()) for name, value in sent.items()} | {"x-amz-date": "\0"}
+        signed = {name.lower(): " ".join(value.split()) for name, value in sent.items()}
         names = sorted(signed.keys() - {"user-agent", "accept-encoding"})  # proxies may change these
         lines = "".join(f"{name}:{signed[name]}\n" for name in names)
-        before, after = f"POST\n/\n\n{lines}\n{';'.join(names)}\n".split("\0")
+        canonical = f"POST\n/\n\n{lines}\n{';'.join(names)}\n{sha256(body).hexdigest()}"
         key = f"AWS4{credentials.secret_key}".encode()
-        for part in (date, *self._scope):
+        for part in (stamp[:8], *self._scope):
             key = _sign(key, part)
-        scope = "/".join((date, *self._scope))
+        scope = "/".join((stamp[:8], *self._scope))
+        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
+        sent["Authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
+            f"SignedHeaders={';'.join(names)}, Signature={_sign(key, text).hex()}"
+        )
         head = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
-        head = f"POST / HTTP/1.1\r\n{head}Authorization: AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
-        return _Day(date, credentials, scope, key, before, after, f"{head}SignedHeaders={';'.join(names)}, Signature=")
+        return f"POST / HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def _sign(key: bytes, text: str) -> bytes:
