@@ -31,11 +31,10 @@ from relay.aws import Refused
 from relay.aws.identity import SET_CREDENTIALS, open_session
 from relay.config.errors import nearest
 from relay.dynamodb.account_pace import pace_of
-from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.batch import Item, Key, batch_load
 from relay.dynamodb.lean_calls import make_calls_lean
 from relay.dynamodb.raw_records import keep_records_raw
-from relay.dynamodb.stream_calls import BAD_CREDENTIALS, code_of, is_transient
+from relay.dynamodb.stream_calls import BAD_CREDENTIALS, AnswerDates, code_of, is_transient
 from relay.errors import ConfigError, Unavailable
 from relay.process.service_clock import ServiceClock
 from relay.table import KeyColumn

@@ -1,14 +1,12 @@
 """Calls GetRecords over botocore's connections but without botocore, which would take most of the CPU of a call.
 
 Idle shards are polled all the time, so these calls are most of the work of a worker with many idle shards. Only a call
-that succeeds at once is made this way, on a connection that botocore has opened: through the proxy, and with the
-certificates and timeouts, of its config and environment. In all other cases botocore makes the call as if it were the
-first, so errors are botocore's. A failing call has one more try than botocore's own.
+that succeeds at once is made this way, on a connection that botocore has opened, with its proxy, certificates and
+timeouts. In all other cases botocore makes the call as if it were the first, so errors are botocore's.
 
-This relies on behaviours of botocore (botocore/client.py, httpsession.py) and urllib3 (connectionpool.py). Before a
-client makes a call, it emits ``before-call.<service>.<operation>`` with the request and the signer.
-``_endpoint.http_session`` sends its requests, and keeps open connections in a pool of urllib3. Otherwise, botocore
-makes all calls.
+This relies on botocore (client.py, httpsession.py) and urllib3 (connectionpool.py): before a call, a client emits
+``before-call.<service>.<operation>`` with the request and the signer, and its ``_endpoint.http_session`` has a pool of
+urllib3. Otherwise, botocore makes all calls.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ import orjson
 from botocore.exceptions import BotoCoreError
 from urllib3.exceptions import ClosedPoolError
 
-from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.raw_records import CHECKSUM, is_intact, read_answer
+from relay.dynamodb.stream_calls import AnswerDates
 
 if TYPE_CHECKING:
     from botocore.credentials import ReadOnlyCredentials
@@ -38,10 +36,7 @@ _EVENT = "before-call.dynamodb-streams.GetRecords"
 
 
 def make_calls_lean(client: DynamoDBStreamsClient, dates: AnswerDates) -> None:
-    """Make ``client.get_records`` lean: it returns raw records without ``ResponseMetadata``. Threads may share it.
-
-    ``dates``: receives the times of the answers.
-    """
+    """Make ``client.get_records`` lean: it returns raw records without ``ResponseMetadata``. Threads may share it."""
     client.get_records = _LeanCalls(client, dates)  # type: ignore[method-assign]
 
 
@@ -71,9 +66,8 @@ class _LeanCalls:
         if pool is None or request_signer.signature_version != "v4" or url.path not in ("", "/") or url.query:
             self._way = None
             return
-        region, service = request_signer.region_name, request_signer.signing_name
-        form = RequestForm(params["url"], params["headers"], region=region, service=service)
-        self._way = form, request_signer, pool
+        scope = {"region": request_signer.region_name, "service": request_signer.signing_name}
+        self._way = RequestForm(params["url"], params["headers"], **scope), request_signer, pool
 
 
 def _pool(http: Any, url: str) -> Any:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,6 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from relay.aws import Refused
 from relay.dynamodb.account_pace import Pace
-from relay.dynamodb.answer_dates import AnswerDates
 from relay.errors import RelayError, Unavailable
 from relay.process.service_clock import ServiceClock
 from relay.records import Shard
@@ -59,11 +59,33 @@ class Listing:
     disabled: bool
 
 
-def retried(call: Callable[[], T], doing: str, pace: Pace) -> T:
-    """Return the result of ``call``; after ``Transient``, call again at ``pace``.
+class AnswerDates:
+    """Tells a ``clock`` the ``Date`` of answers. Threads may share it."""
 
-    Raises ``Unavailable`` after 8 tries, about 20 seconds if nothing else shares the pace. ``doing``: the action, for
-    the message.
+    def __init__(self, clock: ServiceClock) -> None:
+        self._clock = clock
+        # The last `Date`. Only the first answer in each second adds information.
+        self._date: str | None = None
+
+    def note(self, date: str | None) -> None:
+        """Note the header ``Date`` of an answer that has just arrived. A proxy's text that is not a date is ignored."""
+        if date is not None and date != self._date:
+            with suppress(ValueError):
+                self._clock.note(parsedate_to_datetime(date).timestamp())
+            self._date = date
+
+    def listen(self, client: Any) -> None:
+        """Note the date of every answer that a boto3 client gets."""
+        client.meta.events.register("after-call", self._answered, unique_id="relay-dates")
+
+    def _answered(self, http_response: Any, **_: Any) -> None:
+        self.note(http_response.headers.get("date"))
+
+
+def retried(call: Callable[[], T], doing: str, pace: Pace) -> T:
+    """Return the result of ``call``, made again at ``pace`` after ``Transient``. ``doing``: for the message.
+
+    Raises ``Unavailable`` after 8 tries, about 20 seconds if nothing else shares the pace.
     """
     try:
         return pace.repeat(call, _TRIES, lambda error: isinstance(error, Transient))
@@ -74,9 +96,8 @@ def retried(call: Callable[[], T], doing: str, pace: Pace) -> T:
 class StreamSession:
     """The calls on one stream. Threads may share it: a boto3 client is safe to share, and no lock is held.
 
-    ``clock``: seconds since the epoch by the service's clock, which receives the times of the client's answers; the
-    default is a new clock that the session informs itself. ``pace``: the pace of listings. ``sleep``: waits for a
-    number of seconds between two tries of other calls.
+    ``clock``: seconds since the epoch by the service's clock, by default a new clock that the session informs itself.
+    ``pace``: the pace of listings. ``sleep``: waits for a number of seconds between two tries of other calls.
     """
 
     def __init__(
@@ -99,10 +120,9 @@ class StreamSession:
         self._filters = True
 
     def describe(self, first_shard: str | None = None) -> Listing:
-        """Return all shards, or those listed after ``first_shard``, over all pages, and the stream's status.
+        """Return all shards, or those listed after ``first_shard``. Failed pages are retried, as in ``retried``.
 
-        A failed page is requested again, as in ``retried``. Raises ``ShardNotFound``, ``Unavailable``, or
-        ``RelayError`` for errors that a retry cannot repair.
+        Raises ``ShardNotFound``, ``Unavailable``, or ``RelayError`` for errors that a retry cannot repair.
         """
         return self._describe({"ExclusiveStartShardId": first_shard} if first_shard is not None else {})
 

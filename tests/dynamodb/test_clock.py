@@ -9,8 +9,8 @@ import pytest
 
 from relay.change import Snapshot
 from relay.config import DynamoDBConfig
-from relay.dynamodb.answer_dates import AnswerDates
 from relay.dynamodb.source import DynamoDBSource
+from relay.dynamodb.stream_calls import AnswerDates
 from relay.dynamodb.table_snapshots import MARGIN
 from relay.errors import Unavailable
 from relay.process.service_clock import ServiceClock
