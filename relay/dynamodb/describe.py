@@ -1,8 +1,4 @@
-"""Describe a table and its stream, and say what to do if the relay cannot read them.
-
-The relay uses this when it starts, and ``relay check`` prints the same messages. The calls that read the stream are in
-``relay.dynamodb.stream_calls``.
-"""
+"""Describe a table and its stream, and say what to do if the relay, or ``relay check``, cannot read them."""
 
 from __future__ import annotations
 
@@ -22,13 +18,12 @@ from botocore.exceptions import (
     ClientError,
     CredentialRetrievalError,
     NoCredentialsError,
-    NoRegionError,
     PartialCredentialsError,
     TokenRetrievalError,
 )
 
 from relay.aws import Refused
-from relay.aws.identity import SET_CREDENTIALS, open_session
+from relay.aws.identity import SET_CREDENTIALS, open_session, region
 from relay.config.errors import nearest
 from relay.dynamodb.account_pace import pace_of
 from relay.dynamodb.batch import Item, Key, batch_load
@@ -70,9 +65,7 @@ class Missing(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A table with a stream. ``key``: hash column first. ``view_type``: a StreamViewType.
-
-    ``created_at``: when the table was created, in seconds since the epoch, 0 if unknown.
+    """A table with a stream. ``key``: hash column first. ``created_at``: see `birth`.
 
     ``attributes``: the types (``S``, ``N``, ``B``) of the key attributes of the table and its indexes, by name.
     """
@@ -91,11 +84,10 @@ class TableCalls:
     """The clients of one source, and the calls about its table and stream. Connects when first used. Thread-safe.
 
     ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise after about a minute.
-    ``clock``: receives the time of each answer. ``streams.get_records`` returns raw records
-    (``relay.dynamodb.raw_records``), by lean calls (``relay.dynamodb.lean_calls``).
+    ``clock``: receives the time of each answer. ``streams.get_records`` returns raw records, by lean calls.
 
-    Raises ``ConfigError`` if the region or the profile is missing. All methods raise ``Unavailable``, which says what
-    to do, where DynamoDB cannot be reached or refuses the call.
+    Raises ``ConfigError`` if the region or the profile is missing. All methods raise ``Unavailable`` where DynamoDB
+    cannot be reached or refuses the call.
     """
 
     def __init__(self, source: DynamoDBConfig, *, probe: bool = False, clock: ServiceClock | None = None) -> None:
@@ -112,17 +104,10 @@ class TableCalls:
         # Callers retry failed DynamoDB Streams calls themselves: the pool of readers, or the `Pace` of listings.
         once = settings.merge(BotoConfig(retries={"mode": "standard", "total_max_attempts": 1}))
         try:
-            session = boto3.session.Session(botocore_session=open_session(source.identity(source.region_name)))
-            self.dynamodb: DynamoDBClient = session.client(
-                "dynamodb", endpoint_url=source.endpoint_url, config=settings
-            )
-            self.streams: DynamoDBStreamsClient = session.client(
-                "dynamodbstreams", endpoint_url=source.endpoint_url, config=once
-            )
-        except NoRegionError as error:
-            raise ConfigError(
-                f"source {source.name}: no region is given: set `region` or AWS_DEFAULT_REGION"
-            ) from error
+            opened, url = open_session(source.identity(source.region_name)), source.endpoint_url
+            session = boto3.session.Session(botocore_session=opened, region_name=region(opened))
+            self.dynamodb: DynamoDBClient = session.client("dynamodb", endpoint_url=url, config=settings)
+            self.streams: DynamoDBStreamsClient = session.client("dynamodbstreams", endpoint_url=url, config=once)
         except ConfigError as error:
             raise ConfigError(f"source {source.name}: {error}") from error
         dates = AnswerDates(clock or ServiceClock())
@@ -185,10 +170,10 @@ class TableCalls:
             raise Missing(f"{error}; did you mean `{like}`?") from error
 
     def stream_labels(self, table: Description) -> list[str]:
-        """Return the labels of the streams of ``table`` that can be read, oldest first.
+        """Return the labels of the streams of ``table`` that can be read, oldest first. Also raises ``NotAllowed``.
 
         A stream can be read for 24 hours after it was disabled, and may be listed for longer. Streams of an earlier
-        table with the same name are left out. Also raises ``NotAllowed``.
+        table with the same name are left out.
         """
         arguments: dict[str, Any] = {"TableName": table.table}
         labels = {table.stream_label}
@@ -243,21 +228,20 @@ class TableCalls:
     def _current_stream(self, table: Any) -> str:
         arn = table.get("LatestStreamArn")
         if not arn or not table.get("StreamSpecification", {}).get("StreamEnabled"):
-            name, region, url = table["TableName"], self.dynamodb.meta.region_name, self.source.endpoint_url
+            name, url = table["TableName"], self.source.endpoint_url
             endpoint = f"--endpoint-url {url} " if url else ""
             raise Unavailable(
                 f"source {self.source.name}: table {name!r} {self.at} has no stream: enable it with "
-                f"`aws dynamodb update-table --table-name {name} --region {region} {endpoint}"
+                f"`aws dynamodb update-table --table-name {name} --region {self.dynamodb.meta.region_name} {endpoint}"
                 "--stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES`"
             )
         return str(arn)
 
     def ask(self, doing: str, call: Callable[[], T], *, stream: str | None = None, missing: str = "") -> T:
-        """Return the result of ``call``.
+        """Return the result of ``call``. ``doing``: what was tried, beginning with "to".
 
-        ``doing``: what was tried, beginning with "to". ``stream``: the ARN of the stream that a call of DynamoDB
-        Streams is about. If it is throttled or not answered, it is retried at the account's pace, at most twice.
-        ``missing``: the message if something does not exist, by default about the table.
+        ``stream``: the ARN of the stream that a call of DynamoDB Streams is about; the call is retried at the account's
+        pace, at most twice. ``missing``: the message if something does not exist, by default about the table.
         """
         where, at = f"source {self.source.name}: ", self._streams_at if stream else self.at
         try:
