@@ -1,7 +1,4 @@
-"""The present items of a table, read consistently: all items, some, or those with certain keys, also cache keys.
-
-Rules: AWS, "Scan", "BatchGetItem" and "DynamoDB read consistency".
-"""
+"""The present items of a table, read consistently: all items, some, or those with certain keys, also cache keys."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ from relay.dynamodb.describe import TableCalls
 from relay.dynamodb.records import key_of
 from relay.dynamodb.source import DynamoDBSource
 from relay.dynamodb.stream_calls import ShardNotFound, retried, translated
+from relay.dynamodb.table_snapshots import python_key
 from relay.dynamodb.values import image_json, key_attribute, key_value
 from relay.errors import Unavailable
-from relay.types.items import binary
 
 FoundRow = tuple[dict[str, str | bytes], Any]
 """The key and the image of an item, in the form of a change."""
@@ -69,14 +66,8 @@ class DynamoDBTableRows:
 
     def of(self, keys: Sequence[Sequence[str]]) -> Iterator[FoundRow]:
         columns = self.schema.key
-        typed = [
-            {
-                column.name: {column.type: binary(part) if column.type == "B" else part}
-                for column, part in zip(columns, key, strict=True)
-            }
-            for key in keys
-        ]
-        return self._published(self._of.calls.load(typed))
+        typed = [{c.name: {c.type: part} for c, part in zip(columns, key, strict=True)} for key in keys]
+        return self._published(self._of.calls.load(map(python_key, typed)))
 
     def _published(self, items: Iterable[Mapping[str, Mapping[str, Any]]]) -> Iterator[FoundRow]:
         for item in items:

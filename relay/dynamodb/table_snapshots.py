@@ -1,7 +1,6 @@
-"""Snapshots of a table: consistent scans in parallel segments.
+"""Snapshots of a table: consistent scans in parallel segments. A segment's position is the last key that it read.
 
-Rules: AWS, "Parallel scan" and "DynamoDB read consistency". A segment's position is the last key that it read, so a
-scan can resume there at any later time.
+Rules: AWS, "Parallel scan" and "DynamoDB read consistency".
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class SegmentReader:
         self._wanted = config_match.wanted_key(self.table.key, of.calls.source.conditions(self.table.table))
         # The last key read, in boto3's form, None at either end; and the number of rows read.
         position = segment.position or {"key": None, "rows": 0}
-        self._last = _python(position["key"]) if position["key"] else None
+        self._last = python_key(position["key"]) if position["key"] else None
         self._rows: int = position["rows"]
         # When the table that the snapshot reads was created.
         self._birth = segment.part.created
@@ -101,8 +100,7 @@ class SegmentReader:
     def read(self) -> Page | Unreadable:
         """Return the next page, at most one megabyte of the table. Raises ``RelayError`` for final errors.
 
-        A segment never ends in another table with the same name: the end of the snapshot would keep the former table's
-        rows (I7). If the new table has a stream, the snapshot begins again beside it.
+        A segment never ends in another table with the same name: the end would keep the former table's rows (I7).
         """
         begun = self._of.clock()
         arguments: dict[str, Any] = {"ExclusiveStartKey": self._last} if self._last else {}
@@ -120,9 +118,8 @@ class SegmentReader:
                 if not (last := answer.get("LastEvaluatedKey")):
                     self._require_same_table()
         except ShardNotFound as error:
-            raise Unavailable(
-                f"source {self.table.source}: table {self.table.table!r} was deleted while its snapshot was being read"
-            ) from error
+            deleted = f"table {self.table.table!r} was deleted while its snapshot was being read"
+            raise Unavailable(f"source {self.table.source}: {deleted}") from error
         except Transient as error:
             return Unreadable(self.shard, begun, str(error))
         snapshot = self.segment.snapshot
@@ -176,7 +173,7 @@ class SegmentReader:
         )
 
 
-def _python(key: Mapping[str, Any]) -> dict[str, Any]:
+def python_key(key: Mapping[str, Any]) -> dict[str, Any]:
     """Return a key in DynamoDB JSON in boto3's form."""
     return {
         name: {kind: binary(value) if kind == "B" else value for kind, value in typed.items()}
