@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.resume_at_token import resume
@@ -66,12 +67,9 @@ class Coordinator:
         self.graph.add(self._list().shards)
         self._start_ready_shards()
 
-    def start_at_latest(self) -> None:
+    def start_at_latest(self, listed: Sequence[Shard] | None = None) -> None:
         """Start at the head of every leaf. Shards that are created later are read from their horizons."""
-        self._start_at_heads(self._list().shards)
-
-    def _start_at_heads(self, listed: Sequence[Shard]) -> None:
-        self.graph.add(listed)
+        self.graph.add(self._list().shards if listed is None else listed)
         for name in self.graph.shards:
             if self.graph.children(name):
                 self.graph.end(name)
@@ -83,7 +81,7 @@ class Coordinator:
         """Start with the first record of each lineage created at ``position`` or later. Reads all earlier records."""
         shards = self._list().shards  # its answer tells the clock of the service
         if position.timestamp() > self.clock():
-            self._start_at_heads(shards)
+            self.start_at_latest(shards)
             return
         self.graph.add(shards)
         waiting = self.graph.roots
@@ -119,19 +117,17 @@ class Coordinator:
     # ------------------------------------------------------------------ reading
 
     def pop(self) -> tuple[Record, StreamShard]:
-        """Hand out the first record. Raises ``IndexError`` if the buffer is empty."""
+        """Hand out the first record."""
         record, shard = self.buffer.pop()
         shard.mark_delivered(record)
         return record, shard
 
     def advance_shards(self) -> bool:
-        """Read the next page of every active shard, unless the buffer has records.
+        """Read the next page of every active shard. Call it only while the buffer is empty.
 
         Returns whether another round may find more, because children started or a shard has to be asked again. An error
         in one shard does not keep the others from being read; the first error is raised at the end of the round.
         """
-        if self.buffer:
-            return False
         errors: list[RelayError] = []
         progress = self._promote_children(errors)
         progress |= self._read_shards(self.active, StreamShard.get_records, errors)
@@ -177,14 +173,9 @@ class Coordinator:
         if not self.graph.children(shard.id):
             if self.clock() < shard.lookup_at:
                 return False
-            found = self._describe(
-                # The first answer also has grandchildren. If no child is found, later requests name the parent.
-                lambda: (
-                    self.session.describe_children(shard.id)
-                    if shard.lookups
-                    else self.session.describe(first_shard=shard.id)
-                )
-            )
+            # The first answer also has grandchildren. If no child is found, later requests name the parent.
+            look_up = self.session.describe_children if shard.lookups else self.session.describe
+            found = self._describe(partial(look_up, shard.id))
             self.graph.add(found.shards)
             if not self.graph.children(shard.id):
                 wait = min(_LONGEST_WAIT, 2.0 ** min(shard.lookups, 10))
@@ -223,13 +214,11 @@ class Coordinator:
     # ------------------------------------------------------------------ the lineage
 
     def _describe(self, call: Callable[[], Listing]) -> Listing:
-        arn = self.session.stream_arn
         try:
             return call()
         except ShardNotFound as error:
-            raise InvalidStream(
-                f"stream {arn} does not exist, or no longer exists: look up the table's LatestStreamArn ({error})"
-            ) from error
+            gone = f"stream {self.session.stream_arn} does not exist, or no longer exists"
+            raise InvalidStream(f"{gone}: look up the table's LatestStreamArn ({error})") from error
 
     def _list(self) -> Listing:
         """Return one complete listing; two combined if the first lacks the parent of a shard."""
@@ -244,8 +233,7 @@ class Coordinator:
     def _start_ready_shards(self, *, complete: bool = True, resumed: bool = False) -> bool:
         """Start the shards that may be read, each once; return whether there are any.
 
-        A shard that is listed only after one of its descendants was started is a gap instead. ``resumed``: at a token,
-        whose rule decides.
+        One that is listed only after one of its descendants was started is a gap, unless ``resumed`` by a token's rule.
         """
         names = self.graph.ready(self.started, complete=complete)
         late = [name for name in names if not resumed and self.graph.is_late(name, self.started)]  # I2
@@ -291,8 +279,8 @@ def _collecting(errors: list[RelayError]) -> Iterator[None]:
 class RecordBuffer:
     """Records that were read but not handed out: a heap ordered by creation time, sequence number and arrival.
 
-    As in Bloop's "Internal" ("RecordBuffer"). The records of one shard leave in the order in which they were pushed
-    (I2): creation times are approximate, so within a shard a time that goes back counts as the one before it.
+    The records of one shard leave in the order in which they were pushed (I2): creation times are approximate, so one
+    that goes back within a shard counts as the one before it.
     """
 
     def __init__(self) -> None:
@@ -314,12 +302,11 @@ class RecordBuffer:
             shard.unread += 1
 
     def peek(self) -> tuple[Record, StreamShard]:
-        """Return the first record and its shard. Raises ``IndexError`` if the buffer is empty."""
-        _, record, shard = self._heap[0]
-        return record, shard
+        """Return the first record and its shard. Raises ``IndexError`` if there is none."""
+        return self._heap[0][1:]
 
     def pop(self) -> tuple[Record, StreamShard]:
-        """Remove and return the first record and its shard. Raises ``IndexError`` if the buffer is empty."""
+        """Remove and return the first record and its shard. Raises ``IndexError`` if there is none."""
         _, record, shard = heapq.heappop(self._heap)
         shard.unread -= 1
         if not self._heap:

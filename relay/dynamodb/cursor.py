@@ -1,8 +1,6 @@
 """Reads one shard from a position: iterators, pages, and the recovery when the stream has trimmed the position.
 
-This is the one shard reader. `DynamoDBShardReader` uses it to make changes for the engine, `StreamShard` to return
-records to Python programs. Rules: AWS, "DynamoDB Streams low-level API" and "Data retention limit for DynamoDB
-Streams".
+Rules: AWS, "DynamoDB Streams low-level API" and "Data retention limit for DynamoDB Streams".
 """
 
 import logging
@@ -19,9 +17,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALLS_TO_REACH_HEAD = 5
-"""Empty pages after which an open shard counts as read up to now: pages in the middle of a shard may be empty, too.
-
-For `Stream`, unless its ``calls_to_reach_head`` says otherwise, and for the relay."""
+"""Empty pages after which an open shard counts as read up to now: pages in the middle of a shard may be empty, too."""
 
 FETCH_TRIES = 5
 """Fetches in one read before a reader gives up. Each may find that its iterator or its position is no longer valid."""
@@ -61,9 +57,9 @@ class UnreportedGap:
 class ShardCursor:
     """A position in a shard, and an iterator there. Used by one thread at a time.
 
-    ``iterator``: where the first page starts, instead of ``fetched``; when it expires, ``fetched`` counts. ``retries``:
-    whether it retries a failed call itself, instead of the caller. Every method that calls the service raises
-    ``ShardNotFound``, ``RelayError``, and ``Transient`` unless it retries; then the position has not moved.
+    ``iterator``: where the first page starts, instead of ``fetched``. ``retries``: whether it retries failed calls.
+    Methods that call the service raise ``ShardNotFound``, ``RelayError``, and ``Transient`` unless it retries; then the
+    position has not moved.
     """
 
     session: StreamSession
@@ -84,8 +80,7 @@ class ShardCursor:
 
     def move_to(self, position: Position) -> None:
         """Continue at ``position``, and forget a gap that was not reported."""
-        self.fetched, self.ended, self.gap = position, False, None
-        self.iterator = None
+        self.fetched, self.iterator, self.ended, self.gap = position, None, False, None
 
     def open(self) -> None:
         """Create an iterator if there is none. A position that was trimmed becomes the horizon, and a gap."""
@@ -104,9 +99,8 @@ class ShardCursor:
         """Fetch the page at the position. The same page is fetched again until ``advance``.
 
         None means that the iterator had expired or records were trimmed; the next call continues with another iterator.
-        Raises ``IteratorExpired`` if the position has no sequence number, because a new iterator may start at other
-        records: then drop the iterator, or
-        ``skip_to_horizon``.
+        Raises ``IteratorExpired`` if a new iterator may start at other records, since the position has no sequence
+        number: then drop the iterator, or ``skip_to_horizon``.
         """
         try:
             self.open()

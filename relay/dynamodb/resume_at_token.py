@@ -44,9 +44,8 @@ def resume(
 ) -> Resumption:
     """Apply ``token`` to the complete ``listing`` of a stream.
 
-    A listing may omit a shard for a while. The shard is lost only if two listings omit it and it cannot be read:
-    ``list_again`` and then ``has``, which says whether it can be read, are called only if a shard would be lost. Raises
-    ``InvalidStream`` if the stream has neither the token's shards nor their ancestors.
+    A listing may omit a shard for a while: it is lost only if it is not in ``list_again`` either, and cannot be read,
+    which ``has`` says. Raises ``InvalidStream`` if the stream has neither the token's shards nor their ancestors.
     """
     shards = {shard.id: shard for shard in listing}
     found = resumption(token, shards)
@@ -102,9 +101,8 @@ def begin_at_token(
 ) -> StartingPoints:
     """Return where each shard of ``listed`` starts by ``token`` and the rule of `resume`. ``now``: seconds.
 
-    Shards that the token has finished are skipped. A position at a shard's head, which is not exact (I4), becomes the
-    time ``now``. Raises ``InvalidStream`` if the stream has no shard of the token, and ``Unavailable`` if its listings
-    lack one of them for a while.
+    A position at a shard's head, which is not exact (I4), becomes the time ``now``. Raises as `resume` does, and
+    ``Unavailable`` if listings lack a shard of the token for a while.
     """
     found = resume(token, listed, list_again, has)
     if found.unlisted:  # I1: the relay reads what was listed

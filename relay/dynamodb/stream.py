@@ -32,17 +32,14 @@ class Stream:
             else:
                 print(record["new"], record["meta"]["created_at"])
 
-    **Order** (Bloop, "Stream Ordering Guarantees"). The records of one item come in the order of its changes, and a
-    shard's records before its children's. Between shards the order is by creation time, which is approximate.
+    The records of one item come in the order of its changes, and a shard's records before its children's. Between
+    shards the order is by creation time, which is approximate.
 
-    ``client``: a boto3 client of ``dynamodbstreams``, or a `StreamSession`, which has its own clock. ``position``:
-    where to start, see ``move_to``.
-
-    ``unpack``: converts each image and key, which are DynamoDB-typed dicts; True converts them to plain Python values,
-    as ``relay.item_values`` does. If it raises, the next call returns the same record.
-
-    ``model``: a class of ``relay.dynamodb.models``, instead of ``unpack``: images become objects, and keys become
-    objects with only the key read.
+    ``client``: a boto3 client of ``dynamodbstreams``, or a `StreamSession`. ``position``: where to start, see
+    ``move_to``. ``unpack``: converts each image and key, which are DynamoDB-typed dicts; True converts them to plain
+    Python values, as ``relay.item_values`` does. If it raises, the next call returns the same record. ``model``: a
+    class of ``relay.dynamodb.models``, instead of ``unpack``: images become objects, and keys objects with only the key
+    read.
 
     ``on_gap``: called with a ``relay.records.Gap`` before the first record after a gap. Reasons: ``trimmed`` (records
     are older than 24 hours), ``gone`` (the stream no longer has the shard), ``expired`` (the iterator expired before it
@@ -88,10 +85,7 @@ class Stream:
         return self
 
     def __next__(self) -> Record | None:
-        """Return the next record, or None if there is none now. Never raises ``StopIteration``.
-
-        Calls the service only if no record is left from earlier calls.
-        """
+        """Return the next record, or None if there is none now. Never raises ``StopIteration``."""
         coordinator = self._coordinator
         # Another round may read the children of a shard that ended.
         while not coordinator.buffer and coordinator.advance_shards():
@@ -125,10 +119,9 @@ class Stream:
 
     @property
     def token(self) -> dict[str, Any]:
-        """The position after the last record that ``next`` returned, as an object for ``json.dump``.
+        """The position after the last record that ``next`` returned, for ``json.dump``: see ``relay.stream_token``.
 
-        ``relay.stream_token`` describes the format. In a shard that has not returned a record the position is not
-        exact, and a warning is logged.
+        In a shard that has not returned a record the position is not exact, and a warning is logged.
         """
         return self._coordinator.token.to_json()
 
@@ -147,7 +140,6 @@ class Stream:
                 raise InvalidStream(f"the token belongs to stream {token.stream_arn}, not to {self.stream_arn}")
             coordinator.start_at_token(token)
         else:
-            raise InvalidPosition(
-                f'{position!r} is not a position: pass "trim_horizon", "latest", a datetime or a token'
-            )
+            positions = '"trim_horizon", "latest", a datetime or a token'
+            raise InvalidPosition(f"{position!r} is not a position: pass {positions}")
         return coordinator

@@ -1,8 +1,4 @@
-"""The lineage of a stream's shards as one `Stream` knows it, and which of them have ended.
-
-`relay.records.Lineage` is the relay's: its state is in the checkpoints on Kafka. A `Stream` has none, and also takes in
-partial listings.
-"""
+"""The lineage of a stream's shards as one `Stream` knows it: without checkpoints, and also from partial listings."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -10,10 +6,7 @@ from relay.records import PRUNE_AFTER, Shard
 
 
 class ShardGraph:
-    """Every shard that was listed and not forgotten. A DynamoDB shard has at most one parent.
-
-    ``clock``: seconds since the epoch.
-    """
+    """Every shard that was listed and not forgotten. ``clock``: seconds since the epoch."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock

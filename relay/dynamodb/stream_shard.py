@@ -1,7 +1,6 @@
 """One shard of a `Stream`: its records, and its position in a token.
 
-Rules: Bloop, "Internal" (Shard, Record Gaps) and "Streams" (Periodic Heartbeats). `ShardCursor` reads the shard; the
-coordinator decides which shards are read, and when.
+Rules: Bloop, "Internal" (Shard, Record Gaps) and "Streams" (Periodic Heartbeats).
 """
 
 import logging
@@ -25,8 +24,7 @@ OnGap = Callable[[Gap], None]
 class StreamShard:
     """A shard, read from one position to its end. Calls that fail are retried, and empty pages skipped.
 
-    ``delivered`` is the position for tokens: the caller moves it with ``mark_delivered``, record by record. ``cursor``
-    is further ahead, at the next page to fetch.
+    The caller moves ``delivered`` with ``mark_delivered``, record by record. ``cursor`` is ahead, at the next page.
     """
 
     session: StreamSession
@@ -65,11 +63,8 @@ class StreamShard:
     def token(self, parent: str | None = None) -> ShardToken:
         """Return this shard's part of a token. Logs a warning if resuming there is not exact (I4)."""
         if self.delivered is not None and not self.delivered.exact and not self.exhausted:
-            log.warning(
-                "shard %s: the token has no sequence number for it, only %s: resuming there may skip or repeat records",
-                self.id,
-                self.delivered,
-            )
+            risk = f"the token has no sequence number for it, only {self.delivered}"
+            log.warning("shard %s: %s: resuming there may skip or repeat records", self.id, risk)
         return ShardToken(self.id, parent, self.delivered)
 
     def move_to(self, position: Position) -> None:
@@ -85,8 +80,7 @@ class StreamShard:
     def seek_to(self, time: datetime) -> list[Record]:
         """Move to the first record created at ``time`` or later, to the second, and return its page.
 
-        Reads everything from the horizon on. Returns an empty list at the end or head of the shard; later records are
-        still compared until one is late enough.
+        Returns an empty list at the end or head of the shard; later records are compared until one is late enough.
         """
         self.move_to(TRIM_HORIZON)
         self.since = time.replace(microsecond=0)
@@ -137,11 +131,10 @@ class StreamShard:
         if page.fresh:
             self.empty_responses = 0
         self.delivered = self.delivered or TRIM_HORIZON
+        self.cursor.advance(page, records[-1]["meta"]["sequence_number"] if records else None)
         if not records:
-            self.cursor.advance(page, None)
             self.empty_responses += 1
             return []
-        self.cursor.advance(page, records[-1]["meta"]["sequence_number"])
         wanted = self._drop_older(records)
         if not wanted:
             self.delivered = self.cursor.fetched
@@ -184,14 +177,8 @@ class StreamShard:
         table, _, label = self.session.stream_arn.partition(":table/")[2].partition("/stream/")
         end = Position("at_sequence", first_seen).to_json() if first_seen is not None else None
         gap = Gap(table, label, self.id, found.reason, found.begin.to_json(), end, found.found_at)
-        log.warning(
-            "shard %s: records may be lost (%s), from %s to %s: gap %s",
-            self.id,
-            found.reason,
-            found.begin,
-            first_seen or "an unknown end",
-            gap.id,
-        )
+        place = f"shard {self.id}: records may be lost ({found.reason})"
+        log.warning("%s, from %s to %s: gap %s", place, found.begin, first_seen or "an unknown end", gap.id)
         if self.on_gap is not None:
             self.on_gap(gap)
         self.cursor.gap = None
