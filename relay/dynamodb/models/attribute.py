@@ -55,18 +55,14 @@ class Attribute(Comparable[T]):
         except (NameError, TypeError, ValueError) as error:
             raise InvalidModel(f"{self.label}: {error}") from error
         if not callable(self.default) and self.default.__hash__ is None:
-            raise InvalidModel(
-                f"{self.label}: the default {self.default!r} would be shared by all objects: use a function that "
-                "creates one, such as default=list"
-            )
+            shared = f"the default {self.default!r} would be shared by all objects"
+            raise InvalidModel(f"{self.label}: {shared}: use a function that creates one, such as default=list")
         if not 1 <= len(self.attribute.encode()) <= 255:
-            raise InvalidModel(
-                f"{self.label}: an attribute name must consist of 1 to 255 bytes; {self.attribute!r} does not"
-            )
+            name = f"an attribute name must consist of 1 to 255 bytes; {self.attribute!r} does not"
+            raise InvalidModel(f"{self.label}: {name}")
         if self.role and (self.optional or self.type.kind not in ("S", "N", "B")):
-            raise InvalidModel(
-                f"{self.label} is a {self.role} key: a key must be text, a number or bytes, and never None"
-            )
+            key = "a key must be text, a number or bytes, and never None"
+            raise InvalidModel(f"{self.label} is a {self.role} key: {key}")
 
     @overload
     def __get__(self, of: None, owner: type[Any]) -> Attribute[T]: ...
@@ -97,12 +93,9 @@ class Attribute(Comparable[T]):
     def wire(self, of: object) -> Wire | None:
         """Return an object's value in DynamoDB's form, or None for no attribute. Raises ``InvalidValue`` (I8)."""
         values = vars(of)
-        if self.name not in values:
+        if self.name not in values or (values[self.name] is None and self.optional):
             return None
-        value = values[self.name]
-        if value is None and self.optional:
-            return None
-        return self.dumped(value, self.type)
+        return self.dumped(values[self.name], self.type)
 
     def loaded(self, wire: Mapping[str, Any]) -> Any:
         """Return the value of an item's attribute. Raises ``InvalidValue`` (I8)."""

@@ -1,13 +1,9 @@
-"""Conditions on columns, and the DynamoDB expressions that they become.
-
-A part of a condition dumps its values before it takes placeholders for them. So a value that cannot be dumped, or is
-stored as no attribute, leaves no unused name or value behind, which DynamoDB would refuse.
-"""
+"""Conditions on columns, and the DynamoDB expressions that they become."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from relay.dynamodb.models.errors import InvalidCondition, InvalidValue
@@ -30,11 +26,9 @@ class Placeholders:
         """Return the path as it is written in expressions, such as ``#n0.#n1[2]``."""
         text = ""
         for step in steps:
-            if isinstance(step, int):
-                text += f"[{step}]"
-            else:
-                text += ("." if text else "") + self._names.setdefault(step, f"#n{len(self._names)}")
-        return text
+            name = step if isinstance(step, int) else self._names.setdefault(step, f"#n{len(self._names)}")
+            text += f"[{name}]" if isinstance(name, int) else f".{name}"
+        return text.removeprefix(".")
 
     def value(self, wire: Wire) -> str:
         return self._values.setdefault(repr(wire), (f":v{len(self._values)}", wire))[0]
@@ -53,6 +47,8 @@ class Placeholders:
 class Condition(ABC):
     """A condition that an item has to meet. Combine conditions with ``&``, ``|`` and ``~``."""
 
+    parts: Sequence[Condition] = ()
+
     def __and__(self, other: Condition) -> Condition:
         return Junction("AND", self, other)
 
@@ -69,9 +65,10 @@ class Condition(ABC):
     def render(self, placeholders: Placeholders) -> str:
         """Return the condition as an expression. Raises ``InvalidCondition``, ``InvalidValue``."""
 
-    @abstractmethod
     def columns(self) -> Iterator[Comparable[Any]]:
         """Yield the columns, and the places inside columns, that it tests."""
+        for part in self.parts:
+            yield from part.columns()
 
 
 class Junction(Condition):
@@ -79,11 +76,10 @@ class Junction(Condition):
 
     def __init__(self, word: str, *parts: Condition) -> None:
         self.word = word
-        self.parts: list[Condition] = []
         for part in parts:
             if not isinstance(part, Condition):
                 raise InvalidCondition(f"{part!r} is not a condition: compare a column of a class")
-            self.parts += part.parts if isinstance(part, Junction) and part.word == word else [part]
+            self.parts = [*self.parts, *(part.parts if isinstance(part, Junction) and part.word == word else [part])]
 
     def __repr__(self) -> str:
         return f"({f' {self.word} '.join(map(repr, self.parts))})"
@@ -91,30 +87,19 @@ class Junction(Condition):
     def render(self, placeholders: Placeholders) -> str:
         return f"({f' {self.word} '.join(part.render(placeholders) for part in self.parts)})"
 
-    def columns(self) -> Iterator[Comparable[Any]]:
-        for part in self.parts:
-            yield from part.columns()
-
 
 class Negation(Condition):
     def __init__(self, part: Condition) -> None:
-        self.part = part
+        self.parts = [part]
 
     def __repr__(self) -> str:
-        return f"(NOT {self.part!r})"
+        return f"(NOT {self.parts[0]!r})"
 
     def render(self, placeholders: Placeholders) -> str:
-        return f"(NOT {self.part.render(placeholders)})"
-
-    def columns(self) -> Iterator[Comparable[Any]]:
-        return self.part.columns()
+        return f"(NOT {self.parts[0].render(placeholders)})"
 
 
-_FORMS = {
-    "between": "({0} BETWEEN {1} AND {2})",
-    "begins_with": "(begins_with({0}, {1}))",
-    "contains": "(contains({0}, {1}))",
-}
+_FORMS = {"between": "({} BETWEEN {} AND {})", "begins_with": "(begins_with({}, {}))", "contains": "(contains({}, {}))"}
 
 _ORDERED = ({"S", "N", "B"}, "compares text, numbers and bytes")
 _KINDS = {
@@ -126,10 +111,7 @@ _KINDS = {
 
 
 class Test(Condition):
-    """One comparison of a column with values, or with other columns. ``operator``: as in an expression.
-
-    Raises ``InvalidCondition`` for a column whose type DynamoDB does not compare in this way.
-    """
+    """One comparison of a column with values, or with other columns. ``operator``: as in an expression."""
 
     __test__ = False  # not a pytest test
 
@@ -145,7 +127,7 @@ class Test(Condition):
         return f"({self.column!r} {self.operator} {', '.join(map(repr, self.values))})"
 
     def render(self, placeholders: Placeholders) -> str:
-        # All values first: see the module's docstring.
+        # Before any placeholder is taken: DynamoDB refuses one that is not used.
         wires = [self._operand(value) for value in self.values]
         if any(wire is None for wire in wires):
             if self.operator in ("=", "<>") and len(wires) == 1:
@@ -163,8 +145,7 @@ class Test(Condition):
         ]
         if self.operator == "IN":
             return f"({name} IN ({', '.join(operands)}))"
-        form = _FORMS.get(self.operator, f"({{0}} {self.operator} {{1}})")
-        return form.format(name, *operands)
+        return _FORMS.get(self.operator, f"({{}} {self.operator} {{}})").format(name, *operands)
 
     def columns(self) -> Iterator[Comparable[Any]]:
         yield from (each for each in (self.column, *self.values) if isinstance(each, Comparable))
@@ -173,9 +154,7 @@ class Test(Condition):
         if value is None or isinstance(value, Comparable):
             return value
         kind = self.column.type
-        if self.operator == "contains":
-            kind = kind.element or kind
-        return self.column.dumped(value, kind)
+        return self.column.dumped(value, kind.element or kind if self.operator == "contains" else kind)
 
 
 class Comparable(Generic[T]):

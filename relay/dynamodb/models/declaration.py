@@ -83,11 +83,9 @@ class Model(tracking.Tracked):
 
     ``table``: the table's name, by default the name of the class. ``stream``: the view type of its stream, if it needs
     one. ``ttl``: the column with the time to live. ``cache_keys``: templates over attribute names, as ``cache.keys`` of
-    a relay's config has them. ``abstract``: the class is only a base of others, which inherit its columns and indexes,
-    ``stream``, ``ttl`` and ``cache_keys``.
+    a relay's config has them. ``abstract``: the class is only a base of others, which inherit all but the table's name.
 
-    Raises ``InvalidModel`` where the class is created. An object is created from any columns' values by name: for
-    ``load``, its key is enough.
+    Raises ``InvalidModel`` where the class is created. An object is created from any columns' values by name.
     """
 
     __declaration__: ClassVar[Declaration | None] = None
@@ -163,16 +161,12 @@ def declaration_of(model: type[Model]) -> Declaration:
 
 def declarations_below(models: Iterable[type[Model]]) -> list[Declaration]:
     """Return the declarations of classes and their subclasses, except abstract ones. Raises ``InvalidModel``."""
-    found: dict[type[Model], Declaration] = {}
-    waiting = list(models)
-    while waiting:
-        model = waiting.pop()
+    found = list(models)
+    for model in found:
         if not _is_model(model):
             raise _undeclared(model)
-        waiting += model.__subclasses__()
-        if model.__declaration__ is not None:
-            found[model] = model.__declaration__
-    return list(found.values())
+        found += model.__subclasses__()
+    return [each.__declaration__ for each in dict.fromkeys(found) if each.__declaration__ is not None]
 
 
 def _is_model(model: Any) -> bool:
@@ -185,11 +179,7 @@ def _undeclared(model: Any) -> InvalidModel:
 
 
 def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Index]]:
-    """Return all columns and indexes of a class, first the inherited ones, each as a new object.
-
-    Each base contributes its own declarations, in Python's order: an inherited one hides nothing that another base
-    declares.
-    """
+    """Return all columns and indexes of a class, first the inherited ones, each as a new object."""
     owner = cls.__name__
     columns: dict[str, tuple[Attribute[Any], Any]] = {}
     indexes: dict[str, Index] = {}
@@ -247,9 +237,8 @@ def _key(owner: str, columns: Mapping[str, Attribute[Any]]) -> tuple[Attribute[A
     attributes: dict[str, Attribute[Any]] = {}
     for each in columns.values():
         if each.role and (other := roles.setdefault(each.role, each)) is not each:
-            raise InvalidModel(
-                f"{owner} has two {each.role} keys, {other.name} and {each.name}; a table can have only one"
-            )
+            both = f"{other.name} and {each.name}"
+            raise InvalidModel(f"{owner} has two {each.role} keys, {both}; a table can have only one")
         if (other := attributes.setdefault(each.attribute, each)) is not each:
             raise InvalidModel(f"{each.label} and {other.label} are both the attribute {each.attribute!r}")
     return tuple([roles[role] for role in get_args(Role) if role in roles])
@@ -268,29 +257,21 @@ def _declared(
         raise InvalidModel(f"{owner}: a table name must consist of {NAME_IS}; {table!r} does not")
     if not key or key[0].role != "hash":
         raise InvalidModel(f"{owner} has no hash key: declare one with hash_key(), or set abstract=True")
-    names: set[str] = set()
+    named: set[str] = set()
     for name, index in indexes.items():
         index.bind(owner, name, columns, [each.name for each in key])
         setattr(cls, name, index)
-        if index.name in names:
+        if index.name in named:
             raise InvalidModel(f"{index.label}: there are two indexes named {index.name!r} in the table")
-        names.add(index.name)
+        named.add(index.name)
     stream = given.get("stream")
     if stream not in (None, *get_args(ViewType)):
         raise InvalidModel(f"{owner}: stream={stream!r} is not a view type: use one of {', '.join(get_args(ViewType))}")
     for template in given.get("cache_keys", ()):
         _check_cache_key(owner, template, {each.attribute: each for each in columns.values()})
-    return Declaration(
-        model=cls,
-        table=table,
-        columns=columns,
-        names=frozenset(columns),
-        indexes=indexes,
-        key=key,
-        stream=stream,
-        ttl=_ttl(owner, given.get("ttl"), columns),
-        cache_keys=given.get("cache_keys", ()),
-    )
+    ttl = _ttl(owner, given.get("ttl"), columns)
+    names = frozenset(columns)
+    return Declaration(cls, table, columns, names, indexes, key, stream, ttl, given.get("cache_keys", ()))
 
 
 def _ttl(owner: str, name: str | None, columns: Mapping[str, Attribute[Any]]) -> Attribute[Any] | None:
@@ -310,9 +291,8 @@ def _check_cache_key(owner: str, text: str, columns: Mapping[str, Attribute[Any]
         raise InvalidModel(f"{owner}: cache key: {error}") from error
     for name in wanted:
         if name not in columns:
-            raise InvalidModel(
-                f"{owner}: the cache key {text!r} names {name!r}, which is not the attribute of any column"
-            )
+            unknown = f"names {name!r}, which is not the attribute of any column"
+            raise InvalidModel(f"{owner}: the cache key {text!r} {unknown}")
         if columns[name].type.kind not in ("S", "N", "B", "BOOL"):
             raise InvalidModel(f"{columns[name].label} cannot be in the cache key {text!r}: it is not a single value")
 

@@ -21,7 +21,7 @@ from relay.dynamodb.models.errors import (
     MissingObjects,
 )
 from relay.dynamodb.models.indexes import Index
-from relay.dynamodb.models.search import Columns, Reading, Search, searched
+from relay.dynamodb.models.search import Columns, Search, searched
 from relay.dynamodb.models.tables import bound
 from relay.dynamodb.models.tracking import Known, known_of
 from relay.dynamodb.models.types import Wire, in_use
@@ -44,8 +44,7 @@ Item = Mapping[str, Wire]
 class InvalidatesRows(Protocol):
     """A cache: ``relay.cache.TokenCache``."""
 
-    def invalidate_rows(self, templates: Sequence[str], *rows: Mapping[str, Any]) -> bool:
-        """Serve no value of the rows' keys that was read before."""
+    def invalidate_rows(self, templates: Sequence[str], *rows: Mapping[str, Any]) -> bool: ...
 
 
 class Engine:
@@ -74,7 +73,8 @@ class Engine:
     ) -> None:
         self.client = client
         self.streams = streams
-        self._reading = Reading(consistent, strict)
+        self._consistent = consistent
+        self._strict = strict
         self._table_name = table_name
         self._verified: set[Declaration] = set()
 
@@ -84,10 +84,9 @@ class Engine:
     def bind(self, *models: type[Model], patience: float = 300.0, sleep: Callable[[float], None] = time.sleep) -> None:
         """Make sure that the tables of these classes and their subclasses are as declared.
 
-        Missing tables are all created before the first is awaited, up to ``patience`` seconds. A time to live is
-        enabled where there is none; nothing else of an existing table is changed. Correct tables are remembered by
-        class. Raises ``TableMismatch`` with every difference, and ``Unavailable`` for a table that does not become
-        active.
+        Missing tables are created, and awaited for up to ``patience`` seconds. A time to live is enabled where there is
+        none; nothing else of an existing table is changed. Correct tables are remembered by class. Raises
+        ``TableMismatch`` with every difference, and ``Unavailable`` for a table that does not become active.
         """
         wanted = [each for each in declarations_below(models) if each not in self._verified]
         bound(self.client, [(each, self._table_name(each.table)) for each in wanted], patience, sleep)
@@ -117,8 +116,7 @@ class Engine:
         for each in {id(each): each for each in objects}.values():
             table, key = keys[type(each)], declared[type(each)].key_of(each)
             wanted.setdefault((table.name, tuple([key[name][kind] for name, kind in table.shape])), []).append(each)
-        consistent = self._reading.consistent if consistent is None else consistent
-        for place, item in load_each(self.client, tables, iter([*wanted]), consistent=consistent):
+        for place, item in load_each(self.client, tables, iter([*wanted]), consistent=self._is_consistent(consistent)):
             for each in wanted.pop(place):
                 declared[type(each)].fill(each, item, declared[type(each)].names)
         missing = [each for of_key in wanted.values() for each in of_key]
@@ -177,9 +175,8 @@ class Engine:
         declared, known, placeholders = declaration_of(type(of)), known_of(of), Placeholders()
         owner, key = declared.model.__name__, declared.key_of(of)
         if cache is not None and not declared.cache_keys:
-            raise InvalidModel(
-                f"{owner} declares no cache_keys, so the entries to drop from the cache are not known: declare them"
-            )
+            unknown = "so the entries to drop from the cache are not known: declare them"
+            raise InvalidModel(f"{owner} declares no cache_keys, {unknown}")
         request = _condition(declared, known, condition, atomic, placeholders)
         if wires:
             request["UpdateExpression"] = _update(wires, placeholders)
@@ -223,7 +220,8 @@ class Engine:
         columns to read. ``forward``: ascending. Raises ``InvalidSearch``, ``InvalidCondition``.
         """
         declared, table = declaration_of(model), self.table_name(model)
-        request, names = searched(declared, table, index, key, filter, projection, consistent, self._reading)
+        consistent = self._is_consistent(consistent, index)
+        request, names = searched(declared, table, index, key, filter, projection, consistent, self._strict)
         request["ScanIndexForward"] = forward
         return Search(self.client.query, request, declared, index, partial(self._call, declared.made, names=names))
 
@@ -244,13 +242,18 @@ class Engine:
         the other arguments, see ``query``.
         """
         declared, table = declaration_of(model), self.table_name(model)
-        request, names = searched(declared, table, index, None, filter, projection, consistent, self._reading)
+        consistent = self._is_consistent(consistent, index)
+        request, names = searched(declared, table, index, None, filter, projection, consistent, self._strict)
         if parallel is not None:
             segment, total = parallel
             if not 0 <= segment < total:
                 raise InvalidSearch(f"parallel={parallel}: the number of the part must be from 0 to {total - 1}")
             request |= {"Segment": segment, "TotalSegments": total}
         return Search(self.client.scan, request, declared, index, partial(self._call, declared.made, names=names))
+
+    def _is_consistent(self, consistent: bool | None, index: Index | None = None) -> bool:
+        by_default = self._consistent and (index is None or index.is_local)
+        return by_default if consistent is None else consistent
 
     # ------------------------------------------------------------------ streams
 
@@ -264,10 +267,8 @@ class Engine:
         """Read the newest stream of a class' table, with objects as images. Takes the arguments of a ``Stream``."""
         table, owner = self.table_name(model), model.__name__
         if self.streams is None:
-            raise InvalidStream(
-                f"the engine has no client to read the stream of {owner}: use "
-                'Engine(client, boto3.client("dynamodbstreams"))'
-            )
+            use = 'use Engine(client, boto3.client("dynamodbstreams"))'
+            raise InvalidStream(f"the engine has no client to read the stream of {owner}: {use}")
         arn = self.client.describe_table(TableName=table)["Table"].get("LatestStreamArn")
         if arn is None:
             raise InvalidStream(f"table {table} of {owner} has no stream: enable one, with the view type that you want")
@@ -317,5 +318,4 @@ def _as_seen(declared: Declaration, known: Known, placeholders: Placeholders) ->
 def _update(wires: Mapping[str, Wire | None], placeholders: Placeholders) -> str:
     sets = [f"{placeholders.path(n)} = {placeholders.value(w)}" for n, w in sorted(wires.items()) if w is not None]
     removes = [placeholders.path(name) for name, wire in sorted(wires.items()) if wire is None]
-    clauses = [f"SET {', '.join(sets)}"] if sets else []
-    return " ".join(clauses + ([f"REMOVE {', '.join(removes)}"] if removes else []))
+    return " ".join(f"{clause} {', '.join(each)}" for clause, each in (("SET", sets), ("REMOVE", removes)) if each)

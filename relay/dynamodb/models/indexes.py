@@ -73,8 +73,7 @@ class Index:
         self.included = self.columns - keys
 
     def _column(self, name: str, columns: Mapping[str, Attribute[Any]]) -> Attribute[Any]:
-        found = columns.get(name)
-        if found is None:
+        if (found := columns.get(name)) is None:
             there = ", ".join(columns)
             raise InvalidModel(f"{self.label} has the key {name!r}, which is not a column: its columns are {there}")
         if found.type.kind not in ("S", "N", "B"):

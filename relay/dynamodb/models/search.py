@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from relay.dynamodb.models.attribute import Attribute
 from relay.dynamodb.models.conditions import Comparable, Condition, Junction, Placeholders, Test
@@ -25,15 +25,8 @@ Token = Mapping[str, Wire]
 _RANGE_TESTS = {"=", "<", "<=", ">", ">=", "between", "begins_with"}
 
 
-class Reading(NamedTuple):
-    """The defaults of an engine's reads. ``consistent``: unless a call says otherwise. ``strict``: see ``Engine``."""
-
-    consistent: bool
-    strict: bool
-
-
 class Search(Generic[M]):
-    """The results of a query or scan, which are requested page by page as they are needed. Use it in one thread.
+    """The results of a query or scan, which are requested page by page as needed. Use it in one thread.
 
     ``count``: results received so far, including those not returned yet. ``scanned``: items that DynamoDB read.
     """
@@ -67,15 +60,11 @@ class Search(Generic[M]):
         return other
 
     def move_to(self, token: Token | None) -> None:
-        """Continue after the result with this ``token``, and count from there; from the first result for None.
-
-        The token may come from another process that made the same search.
-        """
+        """Continue after the result with this ``token`` of the same search, and count from there; None: begin again."""
         self._items: deque[Any] = deque()
         self._next: Mapping[str, Any] | None = {"ExclusiveStartKey": token} if token else {}
         self._last = token
-        self.count = 0
-        self.scanned = 0
+        self.count = self.scanned = 0
 
     @property
     def token(self) -> Token | None:
@@ -126,17 +115,14 @@ def searched(
     key: Condition | None,
     filter: Condition | None,
     projection: Columns,
-    consistent: bool | None,
-    reading: Reading,
+    consistent: bool,
+    strict: bool,
 ) -> tuple[dict[str, Any], frozenset[str]]:
     """Return the request that queries and scans share, and the columns of its results. Raises ``InvalidSearch``."""
     owner = declared.model.__name__
     if index is not None and all(index is not each for each in declared.indexes.values()):
         raise InvalidSearch(f"{index!r} is not an index of {owner}")
-    is_local = index is not None and index.is_local
-    if consistent is None:
-        consistent = reading.consistent and (index is None or is_local)
-    if consistent and index is not None and not is_local:
+    if consistent and index is not None and not index.is_local:
         raise InvalidSearch(f"{index!r} is a global index, which cannot be read consistently")
     placeholders = Placeholders()
     request: dict[str, Any] = {"TableName": table, "ConsistentRead": consistent}
@@ -146,7 +132,7 @@ def searched(
         _check_key(declared, index, key)
         request["KeyConditionExpression"] = key.render(placeholders)
     # The columns that the table has of an item, and those returned without being requested.
-    available = declared.names if index is None or (is_local and not reading.strict) else index.columns
+    available = declared.names if index is None or (index.is_local and not strict) else index.columns
     unasked = declared.names if index is None else index.columns
     if filter is not None:
         _check_filter(declared, index, filter, unasked, is_query=key is not None)
@@ -194,9 +180,8 @@ def _check_filter(
         if column.path[:1] not in found:
             raise InvalidSearch(f"{column!r} cannot be tested: {place} does not have it")
         if is_query and column.path in keys:
-            raise InvalidSearch(
-                f"{column!r} belongs to the key of {place}, which the filter of a query cannot test: test it in the key"
-            )
+            untested = "which the filter of a query cannot test: test it in the key"
+            raise InvalidSearch(f"{column!r} belongs to the key of {place}, {untested}")
 
 
 def _place_and_key(declared: Declaration, index: Index | None) -> tuple[str, tuple[Attribute[Any], ...]]:
@@ -208,15 +193,11 @@ def _check_key(declared: Declaration, index: Index | None, key: Condition) -> No
     """Check that a condition finds items by their key: its hash with ``==``, and at most one test of its range."""
     place, (hash, *ranged) = _place_and_key(declared, index)
     parts = key.parts if isinstance(key, Junction) and key.word == "AND" else [key]
-    tests = [
-        part
-        for part in parts
-        if isinstance(part, Test) and not any(isinstance(v, Comparable | None) for v in part.values)
-    ]
+    tests = [each for each in parts if isinstance(each, Test)]
+    tests = [each for each in tests if not any(isinstance(value, Comparable | None) for value in each.values)]
     hashes = [each for each in tests if each.column.path == hash.path and each.operator == "="]
-    ranges = [
-        each for range in ranged for each in tests if each.column.path == range.path and each.operator in _RANGE_TESTS
-    ]
+    range_paths = [each.path for each in ranged]
+    ranges = [each for each in tests if each.column.path in range_paths and each.operator in _RANGE_TESTS]
     if len(hashes) != 1 or len(ranges) > 1 or len(parts) != len(hashes) + len(ranges):
         more = f", and at most one of < <= == >= > between begins_with of {ranged[0].label}" if ranged else ""
         raise InvalidSearch(f"{place}: {key!r} is not a key: it must be {hash.label} == a value{more}; use `filter=`")

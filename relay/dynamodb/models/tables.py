@@ -35,12 +35,9 @@ def bound(
     deadline = time.monotonic() + patience
     problems: list[str] = []
     for declared, table in wanted:
-        found = _active(client, table, deadline, sleep)
-        ttl = (
-            None
-            if declared.ttl is None
-            else time_to_live(client, table) or _enabled(client, table, declared.ttl.attribute)
-        )
+        found, ttl = _active(client, table, deadline, sleep), None
+        if declared.ttl is not None:
+            ttl = time_to_live(client, table) or _enabled(client, table, declared.ttl.attribute)
         problems += differences(declared, found, ttl)
     if problems:
         raise TableMismatch("\n".join(problems))
@@ -68,10 +65,9 @@ def _active(client: DynamoDBClient, table: str, deadline: float, sleep: Callable
 
 def _enabled(client: DynamoDBClient, table: str, attribute: str) -> str:
     """Enable a time to live, and return its attribute; if another process was faster, return that one's."""
+    wanted: Any = {"Enabled": True, "AttributeName": attribute}
     try:
-        client.update_time_to_live(
-            TableName=table, TimeToLiveSpecification={"Enabled": True, "AttributeName": attribute}
-        )
+        client.update_time_to_live(TableName=table, TimeToLiveSpecification=wanted)
     except ClientError:
         if (found := time_to_live(client, table)) is None:
             raise
@@ -80,7 +76,7 @@ def _enabled(client: DynamoDBClient, table: str, attribute: str) -> str:
 
 
 def creation(declared: Declaration, table: str) -> dict[str, Any]:
-    """Return the arguments of CreateTable, without the time to live, which another call sets. Pays per request."""
+    """Return the arguments of CreateTable, without the time to live, which another call sets."""
     keys = {each.attribute: str(each.type.kind) for each in declared.key}
     request: dict[str, Any] = {"TableName": table, "BillingMode": "PAY_PER_REQUEST", "KeySchema": _schema(declared.key)}
     for index in declared.indexes.values():
@@ -88,9 +84,9 @@ def creation(declared: Declaration, table: str) -> dict[str, Any]:
         projection: dict[str, Any] = {"ProjectionType": index.mode}
         if index.mode == "INCLUDE":
             projection["NonKeyAttributes"] = sorted(declared.columns[name].attribute for name in index.included)
-        request.setdefault("LocalSecondaryIndexes" if index.is_local else "GlobalSecondaryIndexes", []).append(
-            {"IndexName": index.name, "KeySchema": _schema(index.key), "Projection": projection}
-        )
+        kind = "LocalSecondaryIndexes" if index.is_local else "GlobalSecondaryIndexes"
+        wanted = {"IndexName": index.name, "KeySchema": _schema(index.key), "Projection": projection}
+        request.setdefault(kind, []).append(wanted)
     request["AttributeDefinitions"] = [{"AttributeName": n, "AttributeType": kind} for n, kind in keys.items()]
     if declared.stream:
         request["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": declared.stream}
@@ -100,8 +96,7 @@ def creation(declared: Declaration, table: str) -> dict[str, Any]:
 def differences(declared: Declaration, found: Mapping[str, Any], ttl: str | None) -> Iterator[str]:
     """Yield a message for each way in which a table does less than its declaration. ``ttl``: its attribute, if enabled.
 
-    The key has to be the same. The table may have more indexes, indexes with more columns, and a stream with more
-    images than declared.
+    The table may have more indexes, columns of indexes, and images in its stream.
     """
     owner = declared.model.__name__
     where = f"{owner}: table {found['TableName']}"
@@ -128,15 +123,11 @@ def differences(declared: Declaration, found: Mapping[str, Any], ttl: str | None
     specification = found.get("StreamSpecification") or {}
     view = specification.get("StreamViewType") if specification.get("StreamEnabled") else None
     if declared.stream and (view is None or not _IMAGES[declared.stream] <= _IMAGES[view]):
-        yield (
-            f"{where} has {f'a stream of {view}' if view else 'no stream'}, but {owner} declares {declared.stream}: "
-            "set its StreamViewType"
-        )
-    if declared.ttl is not None and ttl != declared.ttl.attribute:
-        yield (
-            f"{where} has {f'the time to live {ttl}' if ttl else 'no time to live'}, but {declared.ttl.label} declares "
-            f"the attribute {declared.ttl.attribute}"
-        )
+        actual = f"a stream of {view}" if view else "no stream"
+        yield f"{where} has {actual}, but {owner} declares {declared.stream}: set its StreamViewType"
+    if (wanted_ttl := declared.ttl) is not None and ttl != wanted_ttl.attribute:
+        actual = f"the time to live {ttl}" if ttl else "no time to live"
+        yield f"{where} has {actual}, but {wanted_ttl.label} declares the attribute {wanted_ttl.attribute}"
 
 
 def _schema(key: Iterable[Attribute[Any]]) -> list[dict[str, str]]:

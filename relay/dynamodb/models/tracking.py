@@ -1,7 +1,4 @@
-"""What is known about objects beside their values: which columns were set or loaded, and the item last seen.
-
-Each object has it in a slot, which its ``vars`` do not show and which copies and pickles omit.
-"""
+"""What is known about objects beside their values, in a slot which their ``vars`` do not show and which copies omit."""
 
 from collections.abc import Mapping
 from functools import lru_cache

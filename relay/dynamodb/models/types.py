@@ -40,11 +40,10 @@ _LEAST, _MOST = Decimal("1E-130"), Decimal("1E+126")  # AWS, "Number": magnitude
 
 @dataclass(frozen=True, slots=True)
 class AttributeType:
-    """How the values of a column are stored.
+    """How the values of a column are stored. ``kind``: DynamoDB's type; None means any.
 
-    ``kind``: DynamoDB's type; None means any. ``declared``: the type in ``columns:`` of a relay's source. ``element``:
-    the type of the elements of a set, list or map. ``fields``: a map's declared entries. ``empty``: makes the value
-    that is stored by omitting the attribute.
+    ``declared``: the type in ``columns:`` of a relay's source. ``element``: the type of the elements of a set, list or
+    map. ``fields``: a map's declared entries. ``empty``: makes the value that is stored by omitting the attribute.
     """
 
     kind: str | None
@@ -107,10 +106,8 @@ def resolve(annotation: Any, within: tuple[type, ...] = ()) -> tuple[AttributeTy
     """Return the type of an annotation, and whether it allows None. TypeError says what cannot be a column."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        for extra in arguments[1:]:
-            if isinstance(extra, AttributeType):
-                return extra, False
-        return resolve(arguments[0], within)
+        types_given = [extra for extra in arguments[1:] if isinstance(extra, AttributeType)]
+        return (types_given[0], False) if types_given else resolve(arguments[0], within)
     if origin is Union or origin is types.UnionType:
         inner = [each for each in arguments if each is not types.NoneType]
         if len(inner) != 1 or len(inner) == len(arguments):
@@ -129,10 +126,8 @@ def resolve(annotation: Any, within: tuple[type, ...] = ()) -> tuple[AttributeTy
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return _record(annotation, within), False
     names = ", ".join(kind.__name__ for kind in _SCALARS)
-    raise TypeError(
-        f"{annotation!r} is not a type of columns: use {names}, set[...], list[...], dict[str, ...], a dataclass, Any, "
-        "or Annotated[..., stored_as(...)]"
-    )
+    use = f"use {names}, set[...], list[...], dict[str, ...], a dataclass, Any, or Annotated[..., stored_as(...)]"
+    raise TypeError(f"{annotation!r} is not a type of columns: {use}")
 
 
 # -------------------------------------------------------------------------------------------------- scalars
@@ -284,9 +279,8 @@ def _nullable(annotation: Any, within: tuple[type, ...]) -> AttributeType:
 
 def _present(wire: Wire | None, place: object) -> Wire:
     if wire is None:
-        raise ValueError(
-            f"the value at {place!r} would be stored as no attribute, like an empty set: it cannot be in a list or map"
-        )
+        absent = "would be stored as no attribute, like an empty set: it cannot be in a list or map"
+        raise ValueError(f"the value at {place!r} {absent}")
     return wire
 
 
@@ -304,10 +298,9 @@ def _map(element: AttributeType) -> AttributeType:
                 raise wrong(name, "a non-empty str, as a name in a map must be")
         return {"M": {name: _present(element.dump(each), name) for name, each in value.items()}}
 
-    def load(wire: Mapping[str, Any]) -> Any:
-        return {name: element.load(each) for name, each in wire["M"].items()}
-
-    return AttributeType("M", dump, load, element=element)
+    return AttributeType(
+        "M", dump, lambda wire: {name: element.load(each) for name, each in wire["M"].items()}, element=element
+    )
 
 
 def _record(kind: type[Any], within: tuple[type, ...]) -> AttributeType:
@@ -316,8 +309,8 @@ def _record(kind: type[Any], within: tuple[type, ...]) -> AttributeType:
         raise TypeError(f"{kind.__name__} contains itself: use dict[str, Any]")
     given = [each.name for each in dataclasses.fields(kind) if each.init]
     if more := [n for n, each in signature(kind).parameters.items() if n not in given and each.default is each.empty]:
-        taken = ", ".join(more)
-        raise TypeError(f"{kind.__name__} takes {taken}, which is not one of its fields, so it could not be loaded")
+        unknown = f"{', '.join(more)}, which is not one of its fields, so it could not be loaded"
+        raise TypeError(f"{kind.__name__} takes {unknown}")
     hints = get_type_hints(kind, include_extras=True)
     resolved = {name: resolve(hints[name], (*within, kind)) for name in given}
     fields = {name: found for name, (found, _) in resolved.items()}
@@ -330,8 +323,7 @@ def _record(kind: type[Any], within: tuple[type, ...]) -> AttributeType:
         entries: dict[str, Wire] = {}
         for name, (inner, optional) in resolved.items():
             each = getattr(value, name)
-            wire = None if each is None and optional else inner.dump(each)
-            if wire is not None:
+            if not (each is None and optional) and (wire := inner.dump(each)) is not None:
                 entries[name] = wire
         return {"M": entries}
 
