@@ -1,7 +1,6 @@
 """The pace of calls that count against one limit of AWS: slower after a failure, faster again after each success.
 
-DescribeStream may be called ten times a second for all streams of an account in a region (AWS, "Quotas"). So all
-sources there share a pace. Nothing else, not even botocore, retries such a call.
+DescribeStream may be called ten times a second for all streams of an account in a region (AWS, "Quotas").
 """
 
 from __future__ import annotations

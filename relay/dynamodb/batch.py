@@ -1,13 +1,11 @@
 """Load items of several tables by their keys, in time linear in the distinct keys.
 
-The algorithm is from Bloop's "Internals" ("Loading"), whose index is the sorted values of a key. That confuses
-(a, b) with (b, a) and S "1" with N "1", and takes N "1.0" and N "1" for different keys. Here the index is the name,
-type and canonical value of each key attribute (I8).
+The algorithm is from Bloop's "Internals" ("Loading"), whose index confuses (a, b) with (b, a), S "1" with N "1", and
+takes N "1.0" and N "1" for different keys. Here it is the name, type and canonical value of each key attribute (I8).
 
-Answers without binary are parsed as JSON, because botocore converts every value of every item, which takes most of the
-time and gives the same result. Other answers are left to botocore, as are signing, retries, timeouts and errors. This
-relies on the event ``before-parse``, as ``relay.dynamodb.raw_records`` does; without it, botocore would parse the
-answers to the same items. Other calls on the user's client are not affected.
+Answers without binary are parsed as JSON, because botocore's parser takes most of the time and gives the same items.
+This relies on the event ``before-parse``, as ``relay.dynamodb.raw_records`` does. Other calls on the user's client are
+not affected.
 """
 
 from __future__ import annotations
@@ -57,8 +55,8 @@ class Loaded(NamedTuple):
     """The result of ``batch_load``, by table name.
 
     ``items``: one item for each distinct key that exists, in the order in which the keys were first given. Contains
-    every table of the request. ``missing``: the keys without an item, in the same order and as the caller wrote them,
-    without repetitions. Contains only tables with missing keys.
+    every table of the request. ``missing``: the other keys, in the same order and as the caller wrote them, without
+    repetitions. Contains only tables with missing keys.
     """
 
     items: dict[str, list[Item]]
@@ -81,10 +79,10 @@ def batch_load(
     ``keys``: a table's keys, typed, by table name. ``consistent``: read consistently, at twice the capacity units.
     ``sleep``: waits for a number of seconds.
 
-    Keys that DynamoDB throttles or leaves unprocessed are requested again after a wait (AWS, "BatchGetItem"). Raises
-    ``Unavailable`` after about 20 seconds without progress; ``ValueError``, before the first request, if a key is not
-    valid or the keys of a table differ in their attributes; ``RelayError`` if DynamoDB answers with a key that was not
-    requested; and botocore's errors if DynamoDB refuses the request or cannot be reached.
+    Keys that DynamoDB throttles or leaves unprocessed are requested again (AWS, "BatchGetItem"). Raises ``Unavailable``
+    after about 20 seconds without progress; ``ValueError``, before the first request, if a key is not valid or the keys
+    of a table differ in their attributes; ``RelayError`` if DynamoDB answers with a key that was not requested; and
+    botocore's errors if DynamoDB refuses the request or cannot be reached.
     """
     tables = {name: _Table(name, given) for name, given in keys.items()}
     places = ((name, index) for name, table in tables.items() for index in table.requested)
@@ -122,15 +120,9 @@ class Keys:
         return place
 
     def _canonical(self, values: Index, key: Key) -> Index:
-        if all(kind != "N" for _, kind in self.shape):
-            return values
+        typed = zip(values, self.shape, strict=True)
         try:
-            return tuple(
-                [
-                    canonical_number(str(value)) if kind == "N" else value
-                    for value, (_, kind) in zip(values, self.shape, strict=True)
-                ]
-            )
+            return tuple([canonical_number(str(value)) if kind == "N" else value for value, (_, kind) in typed])
         except ValueError as error:
             raise ValueError(f"table {self.name}: {key!r} is not a key: {error}") from error
 
@@ -174,10 +166,7 @@ def load_each(
 
 
 class _Table(Keys):
-    """The requested keys of one table, as their caller wrote them, and the items that were returned.
-
-    All keys have the same attribute names and types, their shape; so the values in this order identify a key.
-    """
+    """The requested keys of one table, as their caller wrote them, and the items that were returned."""
 
     def __init__(self, name: str, keys: Iterable[Key]) -> None:
         super().__init__(name, ())  # the first key has this shape
@@ -257,9 +246,8 @@ def _request(
     for name in {**answer["Responses"], **left}:
         if name not in tables:
             raise RelayError(f"table {name}: DynamoDB answered with a table that was not requested")
-    found = [
-        (tables[name].place_of(item, expected), item) for name, items in answer["Responses"].items() for item in items
-    ]
+    items = [(name, item) for name, of_table in answer["Responses"].items() for item in of_table]
+    found = [(tables[name].place_of(item, expected), item) for name, item in items]
     unprocessed = [tables[name].place_of(key, expected) for name, keys in left.items() for key in keys]
     return found, unprocessed, None
 

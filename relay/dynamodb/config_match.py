@@ -24,8 +24,8 @@ _TYPES = {"S": "string", "N": "decimal(38,0)", "B": "bytes"}
 def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
     """Return a message for each way in which a table does not match ``columns``, the declared types by name.
 
-    The rule is Bloop's ("Internal", partial table validation): the key must be declared exactly, and the types of an
-    index' attributes must agree with their declarations. Indexes themselves are not declared.
+    The rule is Bloop's ("Internal", partial table validation): the key must be declared exactly, and the types of
+    indexes' attributes must agree with their declarations.
     """
     key = {column.name for column in found.key}
     # A key column named `rest`, which cannot be declared, is in the key and in `rest`.

@@ -1,8 +1,6 @@
 """How far a shard is from its head, judged by its pages: DynamoDB does not report the head.
 
-Nothing that DynamoDB documents bounds the empty pages between two records of an open shard, and sequence numbers, an
-iterator at LATEST and DescribeStream say nothing about what is before them. So a head is never certain, only likely:
-the longer a shard has been quiet, the likelier. How long is enough depends on the use.
+A head is never certain, only the likelier the longer the shard has been quiet: see ``relay/dynamodb/README.md``.
 """
 
 import time
@@ -39,8 +37,7 @@ _MANY_EMPTY_PAGES = 100
 class HeadSearch:
     """What a shard's pages reveal about its head. Used by the thread that reads the shard.
 
-    ``is_closed``: whether the newest listing shows that the shard is closed. ``is_awaited``: whether somebody waits for
-    the head, so that empty pages are followed at once. ``clock``: seconds that never go back.
+    ``is_closed``, ``is_awaited``: as in `Opening`. ``clock``: seconds that never go back.
     """
 
     is_closed: Callable[[], bool] = lambda: False

@@ -33,8 +33,7 @@ _TABLE_TIMEOUT = 10.0  # for a table that is being created
 def tagged(source: DynamoDBConfig) -> list[str]:
     """Return the names of the region's tables that have all tags in ``source.tags``.
 
-    Needs ListTables, ListTagsOfResource and DescribeTable. Raises ``Unavailable`` if DynamoDB does not answer, if no
-    table has the tags, or if a table with the tags has no stream.
+    Raises ``Unavailable``, also if no table has the tags, or if a table with the tags has no stream.
     """
     wanted = set((source.tags or {}).items())
     calls = TableCalls(source)
@@ -105,31 +104,28 @@ def check(source: DynamoDBConfig) -> CheckedSource:
         Finding(f"source {source.name}", detail),
         *check_start(source, found),
         *check_columns(source, found, names),
+        *of_model,
+        *(Finding(f"reading of {source.name}", problem, Unavailable.exit_code) for problem in refused),
+        *(Finding(f"source {source.name}", problem, ConfigError.exit_code) for problem in wrong if problem),
     ]
-    findings += of_model
-    findings += [Finding(f"reading of {source.name}", problem, Unavailable.exit_code) for problem in refused]
-    findings += [Finding(f"source {source.name}", problem, ConfigError.exit_code) for problem in wrong if problem]
     return CheckedSource(findings, [table], int(described.get("ItemCount", 0)))
 
 
 def check_table(source: DynamoDBConfig, found: Description) -> CheckedTable:
     """Check that the stream carries what a copy and a cache need."""
-    name = f"copy of {found.table}"
-    for_copy = Finding(name, "every change carries the new row")
-    if found.view_type not in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES"):
-        for_copy = Finding(
-            name,
-            f"a stream of {found.view_type} does not carry the rows, so every changed row would be marked incomplete; "
-            "set the table's StreamViewType to NEW_IMAGE or NEW_AND_OLD_IMAGES",
-            Unavailable.exit_code,
+    for_copy, view = Finding(f"copy of {found.table}", "every change carries the new row"), found.view_type
+    if view not in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES"):
+        lacking = (
+            f"a stream of {view} does not carry the rows, so every changed row would be marked incomplete; set the "
+            "table's StreamViewType to NEW_IMAGE or NEW_AND_OLD_IMAGES"
         )
-    partial = ""
-    if found.view_type != "NEW_AND_OLD_IMAGES":
-        partial = (
-            f"a stream of {found.view_type} does not carry it with every change: use key columns, or set the table's "
-            "StreamViewType to NEW_AND_OLD_IMAGES"
-        )
-    return CheckedTable(table_schema(source, found), for_copy=[for_copy], partial=partial)
+        for_copy = replace(for_copy, detail=lacking, exit_code=Unavailable.exit_code)
+    partial = (
+        f"a stream of {view} does not carry it with every change: use key columns, or set the table's StreamViewType "
+        "to NEW_AND_OLD_IMAGES"
+    )
+    is_partial = view != "NEW_AND_OLD_IMAGES"
+    return CheckedTable(table_schema(source, found), for_copy=[for_copy], partial=partial if is_partial else "")
 
 
 def check_start(source: DynamoDBConfig, found: Description) -> list[Finding]:
@@ -189,10 +185,8 @@ def refusals(made: TableCalls, found: Description) -> Iterator[str]:
 def _read_newest(streams: DynamoDBStreamsClient, stream_arn: str) -> None:
     shards = streams.describe_stream(StreamArn=stream_arn)["StreamDescription"].get("Shards", [])
     for shard in shards[-1:]:
-        begun = streams.get_shard_iterator(
-            StreamArn=stream_arn, ShardId=shard["ShardId"], ShardIteratorType="LATEST"
-        ).get("ShardIterator")
-        if begun:
+        asked = {"StreamArn": stream_arn, "ShardId": shard["ShardId"]}
+        if begun := streams.get_shard_iterator(**asked, ShardIteratorType="LATEST").get("ShardIterator"):
             streams.get_records(ShardIterator=begun, Limit=1)
 
 

@@ -1,13 +1,11 @@
 """Makes GetRecords return images as JSON text, instead of letting botocore convert every value.
 
 Conversion takes most of the time of reading a stream, and the relay would undo it: an image goes to Kafka as DynamoDB's
-JSON. So the image is cut out of the answer unchanged. Everything else is left to botocore, or to
-``relay.dynamodb.lean_calls``.
+JSON. So the image is cut out of the answer unchanged.
 
-This relies on one behaviour of botocore (botocore/endpoint.py): before a client parses an answer, it emits
-``before-parse.<service>.<operation>`` with the answer, and uses what a handler puts into ``customized_response_dict``
-as the parsed answer. Without it ``relay.dynamodb.records`` would refuse every record, because it accepts raw records
-only.
+This relies on botocore (botocore/endpoint.py): before a client parses an answer, it emits
+``before-parse.<service>.<operation>``, and uses what a handler puts into ``customized_response_dict`` as the parsed
+answer. Without it ``relay.dynamodb.records``, which accepts raw records only, would refuse every record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The engine's reader of one shard: pages of records become pages of changes."""
 
 import threading
-from typing import Any
 
 from relay.change import Change, ChangeParts
 from relay.dynamodb.cursor import FETCH_TRIES, RawPage, ShardCursor, may_be_from
@@ -24,10 +23,9 @@ _ONE_AT_A_TIME = threading.Lock()
 class DynamoDBShardReader:
     """Reads one shard for the engine: one page of changes per call, without retries.
 
-    A page's position is ``after_sequence``, which is exact: an expired iterator is replaced at this position (I4).
-    Before the first record there is no position, and reading restarts at the horizon.
-
-    ``head``: an iterator at the shard's head when the plan was made, which is used instead of the start.
+    A page's position is ``after_sequence``, where an expired iterator is replaced exactly (I4). Before the first record
+    there is no position, and reading restarts at the horizon. ``head``: an iterator at the shard's head when the plan
+    was made, which is used instead of the start.
     """
 
     streams = False
@@ -91,12 +89,8 @@ class DynamoDBShardReader:
 
     def _fetch(self) -> RawPage | None:
         cursor = self.cursor
-        if (
-            cursor.iterator is None
-            and not cursor.fetched.exact
-            and not cursor.ended
-            and self.clock() - self.read_until > RETENTION
-        ):
+        is_inexact = cursor.iterator is None and not cursor.fetched.exact and not cursor.ended
+        if is_inexact and self.clock() - self.read_until > RETENTION:
             # Records may have been trimmed since, without any other sign.
             cursor.skip_to_horizon("trimmed")
         try:
@@ -108,8 +102,7 @@ class DynamoDBShardReader:
             return None
 
     def _page(self, page: RawPage, begun: float) -> Page:
-        records: list[Any] = page.records
-        finished = page.next_iterator is None
+        records, finished = page.records, page.next_iterator is None
         changes: list[Change] = []
         read, size, behind = 0, 0, 0
         progress: float | None = None

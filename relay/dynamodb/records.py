@@ -37,11 +37,10 @@ _TTL_SERVICE = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
 
 
 class RecordFormat:
-    """Turns the records of one shard of one table into changes.
+    """Turns the records of one shard, whose name is globally qualified, into changes.
 
-    ``shard``: globally qualified. ``rows``: makes typed rows of items; without it, a row is the item's DynamoDB JSON.
-    ``protected``: makes the images instead, if some attributes are not published. ``wanted``: the values in keys of
-    published items, see `config_match.wanted_key`.
+    ``rows``: makes typed rows of items; without it, a row is the item's DynamoDB JSON. ``protected``: makes the images
+    instead, if some attributes are not published. ``wanted``: see `config_match.wanted_key`.
     """
 
     def __init__(
@@ -77,9 +76,7 @@ class RecordFormat:
 
         None: ``change`` has to make them, or to report the error.
         """
-        if self._compiled is None or not records:
-            return None
-        made = self._compiled.block(records, floor)
+        made = self._compiled.block(records, floor) if self._compiled is not None and records else None
         return None if made is None else RecordBlock(*made)
 
     def change(self, record: RawRecord, floor: int) -> Change:
@@ -122,9 +119,8 @@ class RecordFormat:
             )
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             # I8
-            raise RelayError(
-                f"{self.shard}: record {data.sequence_number} cannot be carried exactly: {error!r}"
-            ) from error
+            refused = f"{self.shard}: record {data.sequence_number} cannot be carried exactly: {error!r}"
+            raise RelayError(refused) from error
 
 
 def chosen(changes: Iterable[Change], wanted: Mapping[str, str]) -> list[Change]:

@@ -145,32 +145,30 @@ class DynamoDBSource:
     def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
         heads = self._take_heads(shards) if self.start == "latest" else {}
         now = self.clock()  # I1: by the clock of the service
-        if isinstance(self.config.start, StartAtToken):
-            if self.config.start.stream_arn != self.session.stream_arn:
+        if isinstance(start := self.config.start, StartAtToken):
+            if start.stream_arn != self.session.stream_arn:
                 raise ConfigError(
-                    f"source {self.name}: the token in {self.config.start.path} belongs to the stream "
-                    f"{self.config.start.stream_arn}, but the source reads {self.session.stream_arn}"
+                    f"source {self.name}: the token in {start.path} belongs to the stream {start.stream_arn}, but the "
+                    f"source reads {self.session.stream_arn}"
                 )
-            token = StreamToken.from_json(self.config.start.content)
+            token = StreamToken.from_json(start.content)
             return begin_at_token(token, shards, self.shards, self.session.has, now)
         since = self.config.start_time(now)
         # I1: changes would be dropped until then.
-        start: Start = HORIZON if since is None else {"since": min(since, now)}
-        self._heads = start, heads
-        return StartingPoints({shard.id: start for shard in shards}, now)
+        begin: Start = HORIZON if since is None else {"since": min(since, now)}
+        self._heads = begin, heads
+        return StartingPoints({shard.id: begin for shard in shards}, now)
 
     def _take_heads(self, shards: Sequence[Shard]) -> dict[str, str]:
         """Return, by shard, iterators at the heads. Request them before the time of the plan.
 
-        Unlike the creation times of records they are exact, and they save reading each shard from its horizon. If the
-        relay stops before the first record, only the time remains: then it does read from the horizon, and drops older
-        records.
+        Unlike creation times they are exact, and they save reading each shard from its horizon. If the relay stops
+        before the first record, only the time remains: then it reads from the horizon, and drops older records.
         """
         heads = {}
         for shard in shards:
             with suppress(Transient, ShardNotFound, TrimmedData):
-                head = self.session.iterator(shard.id, LATEST)
-                if head is not None:
+                if (head := self.session.iterator(shard.id, LATEST)) is not None:
                     heads[shard.id] = head
         return heads
 
@@ -179,21 +177,16 @@ class DynamoDBSource:
         try:
             return list(self.session.describe().shards)
         except ShardNotFound as error:
-            raise StreamGone(
-                f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer exists"
-            ) from error
+            gone = f"stream {self.session.stream_arn} does not exist, or no longer exists"
+            raise StreamGone(f"source {self.name}: {gone}") from error
         except Unavailable as error:
             raise Unavailable(f"source {self.name}: {error}") from error
 
     def open(self, opening: Opening) -> DynamoDBShardReader:
         shard = opening.shard.id
-        record_format = RecordFormat(
-            self.table,
-            self.stream.qualified(shard),
-            self._rows,
-            self._protected,
-            config_match.wanted_key(self.table.key, self.config.conditions(self.table.table)),
-        )
+        wanted = config_match.wanted_key(self.table.key, self.config.conditions(self.table.table))
+        qualified = self.stream.qualified(shard)
+        record_format = RecordFormat(self.table, qualified, self._rows, self._protected, wanted)
         planned, heads = self._heads
         # I1: if another worker has made the plan meanwhile, these heads may be later than the plan's start.
         head = heads.pop(shard, None) if opening.position is None and opening.start == planned else None

@@ -1,6 +1,6 @@
 """The calls of DynamoDB Streams for reading, with one exception type for each reaction to an error.
 
-Rules: AWS, "DynamoDB Streams low-level API": DescribeStream has pages of 100 shards, an iterator lives 15 minutes.
+Rules: AWS, "DynamoDB Streams low-level API".
 """
 
 from __future__ import annotations
