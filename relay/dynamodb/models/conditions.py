@@ -36,12 +36,10 @@ class Placeholders:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of a request that explain the placeholders, none if there are none."""
-        arguments: dict[str, Any] = {}
-        if self._names:
-            arguments["ExpressionAttributeNames"] = {short: name for name, short in self._names.items()}
-        if self._values:
-            arguments["ExpressionAttributeValues"] = dict(self._values.values())
-        return arguments
+        names = {short: name for name, short in self._names.items()}
+        values = dict(self._values.values())
+        arguments = {"ExpressionAttributeNames": names, "ExpressionAttributeValues": values}
+        return {name: each for name, each in arguments.items() if each}
 
 
 class Condition(ABC):

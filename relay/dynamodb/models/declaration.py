@@ -15,7 +15,7 @@ from relay.dynamodb.models.attribute import NO_DEFAULT, Attribute, Role, column
 from relay.dynamodb.models.errors import InvalidModel, InvalidValue
 from relay.dynamodb.models.indexes import NAME, NAME_IS, Index
 from relay.dynamodb.models.tables import differences
-from relay.dynamodb.models.types import UNFIT, Wire
+from relay.dynamodb.models.types import Wire
 from relay.dynamodb.values import key_attribute
 from relay.types.columns import REST
 
@@ -58,15 +58,12 @@ class Declaration:
             if name in names:
                 wire = seen[each.attribute] = item.get(each.attribute)
                 if wire is not None:
-                    try:
-                        values[name] = each.type.load(wire)
-                    except UNFIT:
-                        values[name] = each.loaded(wire)  # it knows NULL, and names the column of the value
+                    values[name] = each.loaded(wire)
                 elif each.type.empty is not None and not each.optional:
                     values[name] = each.type.empty()
         given = vars(of)
         given.update(values)
-        for name in names - values.keys() if len(values) < len(names) else ():
+        for name in names - values.keys():
             given.pop(name, None)
         tracking.note(of, seen, names, tracking.NONE if names is self.names else self.names - names)
 
@@ -153,10 +150,9 @@ class Model(tracking.Tracked):
 
 def declaration_of(model: type[Model]) -> Declaration:
     """Return the declaration of a class. Raises ``InvalidModel`` for an abstract class."""
-    found = model.__declaration__ if _is_model(model) else None
-    if found is None:
+    if not _is_model(model) or model.__declaration__ is None:
         raise _undeclared(model)
-    return found
+    return model.__declaration__
 
 
 def declarations_below(models: Iterable[type[Model]]) -> list[Declaration]:
@@ -188,9 +184,9 @@ def _members(cls: type[Model]) -> tuple[dict[str, Attribute[Any]], dict[str, Ind
         own = vars(cls) if base is cls else vars(base).get("__own__", vars(base))
         for name, value in {**dict.fromkeys(annotations), **own}.items():
             is_index, is_column = isinstance(value, Index), name in annotations
-            for kind, inherited, stays in (("a column", columns, is_column), ("an index", indexes, is_index)):
-                if name in inherited and not stays:
-                    raise InvalidModel(f"{owner}.{name} hides {kind} that {owner} inherits: give it another name")
+            if (name in columns and not is_column) or (name in indexes and not is_index):
+                kind = "a column" if name in columns else "an index"
+                raise InvalidModel(f"{owner}.{name} hides {kind} that {owner} inherits: give it another name")
             if is_index:
                 indexes[name] = copy.copy(value)
             elif is_column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -301,18 +301,13 @@ def _condition(
                 raise InvalidCondition(f"{column!r} cannot be tested: {declared.model.__name__} does not have it")
         parts.append(condition.render(placeholders))
     if atomic:
-        parts += _as_seen(declared, known, placeholders)
-    return {"ConditionExpression": " AND ".join(parts)} if parts else {}
-
-
-def _as_seen(declared: Declaration, known: Known, placeholders: Placeholders) -> Iterator[str]:
-    if known.seen is None:
         # An item always has its key.
-        yield f"(attribute_not_exists({placeholders.path(declared.key[0].attribute)}))"
-        return
-    for name, wire in sorted(known.seen.items()):
-        path = placeholders.path(name)
-        yield f"(attribute_not_exists({path}))" if wire is None else f"({path} = {placeholders.value(wire)})"
+        seen = {declared.key[0].attribute: None} if known.seen is None else known.seen
+        for name, wire in sorted(seen.items()):
+            path = placeholders.path(name)
+            test = f"attribute_not_exists({path})" if wire is None else f"{path} = {placeholders.value(wire)}"
+            parts.append(f"({test})")
+    return {"ConditionExpression": " AND ".join(parts)} if parts else {}
 
 
 def _update(wires: Mapping[str, Wire | None], placeholders: Placeholders) -> str:

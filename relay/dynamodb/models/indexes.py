@@ -51,12 +51,10 @@ class Index:
         """Resolve the columns. Raises ``InvalidModel``, naming the class, the index and the column."""
         self.label = f"{owner}.{name}"
         self.name = self.name or name
+        if self.is_local and len(table_key) == 1:
+            raise InvalidModel(f"{self.label} is a local index, so {owner} needs a range key")
         wanted_hash, wanted_range = self._wanted
-        if self.is_local:
-            if len(table_key) == 1:
-                raise InvalidModel(f"{self.label} is a local index, so {owner} needs a range key")
-            wanted_hash = table_key[0]
-        wanted = [wanted_hash, *([wanted_range] if wanted_range else [])]
+        wanted = [table_key[0] if self.is_local else wanted_hash, *([wanted_range] if wanted_range else [])]
         self.key = tuple([self._column(each, columns) for each in wanted])
         if len({*wanted}) < len(wanted):
             label = self.key[0].label

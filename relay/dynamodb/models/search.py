@@ -175,11 +175,10 @@ def _check_filter(
         raise InvalidSearch(f"{declared.model.__name__}: {filter!r} is not a condition: compare a column of the class")
     place, key = _place_and_key(declared, index)
     found = {declared.columns[name].path for name in unasked}
-    keys = {each.path for each in key}
     for column in filter.columns():
         if column.path[:1] not in found:
             raise InvalidSearch(f"{column!r} cannot be tested: {place} does not have it")
-        if is_query and column.path in keys:
+        if is_query and column.path in [each.path for each in key]:
             untested = "which the filter of a query cannot test: test it in the key"
             raise InvalidSearch(f"{column!r} belongs to the key of {place}, {untested}")
 

@@ -1,7 +1,6 @@
-"""The types of columns, with the functions that dump their values to DynamoDB's typed form and load them.
+"""The types of columns: how values are dumped to DynamoDB's typed form and loaded, exactly or not at all (I8).
 
-A value is carried exactly or refused (I8). ``dump`` returns None for a value that DynamoDB cannot hold and that is
-stored as an absent attribute: an empty set.
+``dump`` returns None for a value that is stored as an absent attribute: an empty set.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import wraps
 from inspect import signature
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
@@ -173,11 +173,9 @@ def _load_int(wire: Mapping[str, Any]) -> int:
 def _dump_decimal(value: Any) -> Wire:
     if not _of(Decimal, "a Decimal", value).is_finite():
         raise ValueError(f"{value} is not a number that DynamoDB can store")
-    if abs(value.adjusted()) > 200:  # before it is written out
-        if value:
-            raise ValueError(f"{value} is outside the range of DynamoDB's numbers")
-        return {"N": "0"}
-    return {"N": number(f"{value:f}")}
+    if value and abs(value.adjusted()) > 200:  # before it is written out
+        raise ValueError(f"{value} is outside the range of DynamoDB's numbers")
+    return {"N": number(f"{value:f}") if value else "0"}
 
 
 def _dump_float(value: Any) -> Wire:
@@ -192,6 +190,10 @@ def _load_float(wire: Mapping[str, Any]) -> float:
     if Decimal(repr(value)) != Decimal(text):
         raise ValueError(f"{text} is not a float: declare the column as Decimal")
     return value
+
+
+def _dump_bytes(value: Any) -> Wire:
+    return {"B": bytes(_of((bytes, bytearray), "bytes", value))}
 
 
 def _aware(value: Any) -> datetime:
@@ -214,23 +216,14 @@ def _dump_seconds(value: Any) -> Wire:
 
 
 _SCALARS: dict[Any, AttributeType] = {
-    str: AttributeType("S", _dump_str, lambda wire: wire["S"], "string"),
+    str: AttributeType("S", _dump_str, itemgetter("S"), "string"),
     int: AttributeType("N", _dump_int, _load_int, "long"),
     Decimal: AttributeType("N", _dump_decimal, lambda wire: Decimal(wire["N"]), "decimal(38,10)"),
     float: AttributeType("N", _dump_float, _load_float, "double"),
-    bool: AttributeType(
-        "BOOL", lambda value: {"BOOL": _of(bool, "a bool", value)}, lambda wire: wire["BOOL"], "boolean"
-    ),
-    bytes: AttributeType(
-        "B",
-        lambda value: {"B": bytes(_of((bytes, bytearray), "bytes", value))},
-        lambda wire: binary(wire["B"]),
-        "bytes",
-    ),
+    bool: AttributeType("BOOL", lambda value: {"BOOL": _of(bool, "a bool", value)}, itemgetter("BOOL"), "boolean"),
+    bytes: AttributeType("B", _dump_bytes, lambda wire: binary(wire["B"]), "bytes"),
     datetime: AttributeType("S", _dump_datetime, lambda wire: _aware(datetime.fromisoformat(wire["S"])), "string"),
-    UUID: AttributeType(
-        "S", lambda value: {"S": str(_of(UUID, "a UUID", value))}, lambda wire: UUID(wire["S"]), "string"
-    ),
+    UUID: AttributeType("S", lambda value: {"S": str(_of(UUID, "a UUID", value))}, lambda w: UUID(w["S"]), "string"),
 }
 
 Seconds = Annotated[
