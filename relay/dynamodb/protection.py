@@ -1,8 +1,4 @@
-"""Replaces protected attributes of an item before it becomes a change.
-
-So no later step sees the values: no image, no dead letter, no message about a change. Only attributes of the item
-itself have rules, not attributes inside a map.
-"""
+"""Replaces protected attributes of an item before it becomes a change, so that no later step sees the values."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -21,15 +17,14 @@ _NULL = {"NULL": True}
 
 
 class ProtectedItems:
-    """Makes the published images of items. ``publish``: makes the image of the rest; ValueError if it cannot be
-    carried.
+    """Makes the published images of items. Shared by the threads that read the table; immutable.
 
-    Shared by the threads that read the table; immutable.
+    ``publish``: makes the image of the rest; ValueError if it cannot be carried.
     """
 
     def __init__(self, rules: ColumnRules, publish: Callable[[Mapping[str, Any]], Any]) -> None:
         self._excluded = frozenset(name for name, rule in rules.items() if rule.kind == "exclude")
-        self._replaced = {name: _replacement(rule) for name, rule in rules.items() if rule.kind != "exclude"}
+        self._replaced = {name: rule for name, rule in rules.items() if rule.kind != "exclude"}
         self._publish = publish
 
     def image(self, item: Any) -> Any:
@@ -40,20 +35,16 @@ class ProtectedItems:
         if item is None or (type(item) is Raw and not item):
             return None
         try:
-            left = self._without_values(_parsed(bytes(item)) if type(item) is Raw else item)
+            given = _parsed(bytes(item)) if type(item) is Raw else item
+            left = {name: value for name, value in given.items() if name not in self._excluded}
+            for name in self._replaced.keys() & left.keys():
+                left[name] = _replacement(self._replaced[name], left[name])
         except (ValueError, TypeError, AttributeError):
             raise RelayError("an image is not an item of typed values, so nothing in it can be protected") from None
         try:
             return self._publish(left)
         except ValueError as error:
             return Uncarriable(left, str(error))
-
-    def _without_values(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: self._replaced[name](value) if name in self._replaced else value
-            for name, value in item.items()
-            if name not in self._excluded
-        }
 
 
 def _parsed(image: bytes) -> Any:
@@ -64,12 +55,11 @@ def _parsed(image: bytes) -> Any:
         return json.loads(image.decode("utf-8", "surrogateescape"))
 
 
-def _replacement(rule: ColumnRule) -> Callable[[Any], dict[str, Any]]:
-    """Return the function that makes the typed value published in place of another. NULL stays NULL."""
-    if rule.kind == "mask":
-        return lambda value: value if value == _NULL else {"S": MASK}
-    hashed = rule.hashed
-    return lambda value: value if value == _NULL else {"S": hashed(_canonical(value))}
+def _replacement(rule: ColumnRule, value: Any) -> Any:
+    """Return the typed value that is published in place of ``value``. NULL stays NULL."""
+    if value == _NULL:
+        return value
+    return {"S": MASK if rule.kind == "mask" else rule.hashed(_canonical(value))}
 
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
