@@ -103,13 +103,8 @@ class ItemsOfKeys:
 
     def connect(self) -> None:
         if self._calls is None:
-            calls = TableCalls(self._source, probe=True)
-            try:
-                self._key = calls.describe(patience=0.0).key
-            except BaseException:
-                calls.close()
-                raise
-            self._calls = calls
+            self._calls = TableCalls(self._source, probe=True)
+        self._key = self._key or self._calls.describe(patience=0.0).key
 
     def primary_keys(self, cache_key: str) -> list[dict[str, dict[str, Any]]]:
         found: dict[str, dict[str, dict[str, Any]]] = {}
@@ -121,10 +116,8 @@ class ItemsOfKeys:
                 return []
             for columns in ways:
                 with suppress(ValueError):
-                    key = {
-                        column.name: _typed(column.type, columns[column.name], longest)
-                        for column, longest in zip(self._key, _LONGEST_KEYS, strict=False)
-                    }
+                    limits = zip(self._key, _LONGEST_KEYS, strict=False)
+                    key = {column.name: _typed(column.type, columns[column.name], most) for column, most in limits}
                     found[image_json(key)] = key
         return list(found.values())
 
@@ -133,8 +126,7 @@ class ItemsOfKeys:
         return {self.identity(item): item for item in self._calls.load(keys)}
 
     def identity(self, item: Mapping[str, Mapping[str, Any]]) -> str:
-        parts = [key_value({column.type: item[column.name][column.type]}) for column in self._key]
-        return repr(parts)
+        return repr([key_value({column.type: item[column.name][column.type]}) for column in self._key])
 
 
 def _typed(kind: str, text: str, longest: int) -> dict[str, Any]:
