@@ -1,7 +1,4 @@
-"""AWS credentials: from the environment, from a profile, or from a role that is assumed with those.
-
-A role's credentials expire after an hour. Botocore requests new ones 15 minutes earlier.
-"""
+"""AWS credentials: from the environment, from a profile, or from a role that is assumed with those."""
 
 import logging
 import re

@@ -1,8 +1,7 @@
 """The tokens that RDS and MSK accept as passwords: requests that are signed, but never sent.
 
-Botocore makes RDS's tokens. MSK's are made here, like AWS's package aws-msk-iam-sasl-signer-python does, with which the
-tests compare them: that package asks STS for a role's credentials for every token, while the sessions of
-`relay.aws.identity` keep them until they are old.
+Botocore makes RDS's tokens. MSK's are made here as by AWS's package aws-msk-iam-sasl-signer-python, which would ask STS
+for a role's credentials for every token.
 """
 
 import base64

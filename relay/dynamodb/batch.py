@@ -233,8 +233,7 @@ def _request(
     """Request the keys at ``chunk``; return items, places to request again, and the error if all were throttled."""
     request: dict[str, Any] = {}
     for name, index in chunk:
-        one = request.setdefault(name, {"Keys": [], "ConsistentRead": consistent})
-        one["Keys"].append(tables[name].key(index))
+        request.setdefault(name, {"Keys": [], "ConsistentRead": consistent})["Keys"].append(tables[name].key(index))
     try:
         answer = batch_get_item(client, request)
     except ClientError as error:
@@ -243,9 +242,8 @@ def _request(
         return [], chunk, error
     expected = set(chunk)
     left = {name: one["Keys"] for name, one in answer.get("UnprocessedKeys", {}).items()}
-    for name in {**answer["Responses"], **left}:
-        if name not in tables:
-            raise RelayError(f"table {name}: DynamoDB answered with a table that was not requested")
+    if unknown := (answer["Responses"].keys() | left) - tables.keys():
+        raise RelayError(f"table {min(unknown)}: DynamoDB answered with a table that was not requested")
     items = [(name, item) for name, of_table in answer["Responses"].items() for item in of_table]
     found = [(tables[name].place_of(item, expected), item) for name, item in items]
     unprocessed = [tables[name].place_of(key, expected) for name, keys in left.items() for key in keys]

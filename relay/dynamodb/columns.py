@@ -18,10 +18,7 @@ Convert = Callable[[Mapping[str, Any]], Any]
 
 
 class TypedRows:
-    """Turns the items of one table into rows. ``columns``: declared type by attribute name.
-
-    ``protected``: the columns published as a replacing text. Shared by the threads that read the table; immutable.
-    """
+    """Turns items into rows. ``columns``: types by name. ``protected``: those published as a text. Immutable."""
 
     def __init__(self, columns: Mapping[str, str], protected: Collection[str] = ()) -> None:
         columns = {name: "string" if name in protected else kind for name, kind in columns.items()}
@@ -106,10 +103,7 @@ def _integer(kind: ColumnType) -> Callable[[str], int | None]:
     least, greatest = kind.bounds
 
     def fit(text: str) -> int | None:
-        if "." in text:
-            return None
-        number = int(text)
-        return number if least <= number <= greatest else None
+        return int(text) if "." not in text and least <= int(text) <= greatest else None
 
     return fit
 

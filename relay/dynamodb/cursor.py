@@ -104,9 +104,8 @@ class ShardCursor:
         """
         try:
             self.open()
-            if self.iterator is None:
+            if (iterator := self.iterator) is None:
                 return RawPage([], None, self._fresh)
-            iterator = self.iterator
             records, following = self._call(lambda: self.session.records(iterator), "reading records")
         except IteratorExpired:
             if not self.fetched.exact:

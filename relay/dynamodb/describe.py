@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError)
+_ANY_CREDENTIALS = "DynamoDB Local accepts any credentials, such as AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local"
 _READABLE = {"ACTIVE", "UPDATING"}
 _TRIES = 3
 
@@ -157,17 +158,14 @@ class TableCalls:
 
     def table(self) -> Any:
         name = self.source.table_name
+        doing = f"to describe the table {name}"
         try:
-            return self.ask(
-                f"to describe the table {name}", lambda: self.dynamodb.describe_table(TableName=name)["Table"]
-            )
+            return self.ask(doing, lambda: self.dynamodb.describe_table(TableName=name)["Table"])
         except Missing as error:
-            like = None
             with suppress(ClientError, BotoCoreError, Refused):  # only a hint, which needs no permission
-                like = nearest(name, self.dynamodb.list_tables()["TableNames"])
-            if like is None:
-                raise
-            raise Missing(f"{error}; did you mean `{like}`?") from error
+                if like := nearest(name, self.dynamodb.list_tables()["TableNames"]):
+                    raise Missing(f"{error}; did you mean `{like}`?") from error
+            raise
 
     def stream_labels(self, table: Description) -> list[str]:
         """Return the labels of the streams of ``table`` that can be read, oldest first. Also raises ``NotAllowed``.
@@ -226,16 +224,15 @@ class TableCalls:
         )
 
     def _current_stream(self, table: Any) -> str:
-        arn = table.get("LatestStreamArn")
-        if not arn or not table.get("StreamSpecification", {}).get("StreamEnabled"):
-            name, url = table["TableName"], self.source.endpoint_url
-            endpoint = f"--endpoint-url {url} " if url else ""
-            raise Unavailable(
-                f"source {self.source.name}: table {name!r} {self.at} has no stream: enable it with "
-                f"`aws dynamodb update-table --table-name {name} --region {self.dynamodb.meta.region_name} {endpoint}"
-                "--stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES`"
-            )
-        return str(arn)
+        if table.get("StreamSpecification", {}).get("StreamEnabled") and (arn := table.get("LatestStreamArn")):
+            return str(arn)
+        name, url = table["TableName"], self.source.endpoint_url
+        raise Unavailable(
+            f"source {self.source.name}: table {name!r} {self.at} has no stream: enable it with "
+            f"`aws dynamodb update-table --table-name {name} --region {self.dynamodb.meta.region_name} "
+            f"{f'--endpoint-url {url} ' if url else ''}"
+            "--stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES`"
+        )
 
     def ask(self, doing: str, call: Callable[[], T], *, stream: str | None = None, missing: str = "") -> T:
         """Return the result of ``call``. ``doing``: what was tried, beginning with "to".
@@ -249,12 +246,8 @@ class TableCalls:
         except Refused as error:
             raise Refused(f"{where}{error}") from error
         except _NO_CREDENTIALS as error:
-            hint = (
-                "; DynamoDB Local accepts any credentials, such as AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local"
-                if self.source.endpoint_url
-                else f"; {SET_CREDENTIALS}"
-            )
-            raise Unavailable(f"{where}no AWS credentials {doing}: {error}{hint}") from error
+            hint = _ANY_CREDENTIALS if self.source.endpoint_url else SET_CREDENTIALS
+            raise Unavailable(f"{where}no AWS credentials {doing}: {error}; {hint}") from error
         except ClientError as error:
             code, message = code_of(error), error.response.get("Error", {}).get("Message", "")
             if code == "ResourceNotFoundException":

@@ -17,10 +17,9 @@ QUIET_PAGES = 50
 """Empty pages in a row, with one iterator. Runs of 4 or 5 were seen to span four hours (Bloop, "Record Gaps")."""
 
 LATENESS = 60
-"""Seconds by which a record may appear after its creation time. The progress of an idle shard lags by it, and counts
-only once the shard was quiet for as long."""
+"""Seconds by which a record may appear after its creation time, and so the progress of an idle shard lags."""
 
-_LONGEST_PAUSE = float(LATENESS)
+_LONGEST_PAUSE = 60.0
 """Seconds between two pages, for example after a failure, after which an earlier quiet time proves nothing."""
 
 BACKLOG = 5.0

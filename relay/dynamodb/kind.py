@@ -54,16 +54,12 @@ def tagged(source: DynamoDBConfig) -> list[str]:
     finally:
         calls.close()
     if without:
-        names = ", ".join(without)
-        raise Unavailable(
-            f"source {source.name}: these tables with its tags {at} have no stream: {names}: enable their streams, or "
-            "remove the tags from them"
-        )
+        names = f"{', '.join(without)}: enable their streams, or remove the tags from them"
+        raise Unavailable(f"source {source.name}: these tables with its tags {at} have no stream: {names}")
     if not found:
         tags = ", ".join(f"{key}={value}" for key, value in sorted(wanted))
-        raise Unavailable(
-            f"source {source.name}: no table {at} has the tags {tags}: check `tags`, `region` and `endpoint_url`"
-        )
+        check = "check `tags`, `region` and `endpoint_url`"
+        raise Unavailable(f"source {source.name}: no table {at} has the tags {tags}: {check}")
     return found
 
 
@@ -120,22 +116,20 @@ def check_table(source: DynamoDBConfig, found: Description) -> CheckedTable:
             "table's StreamViewType to NEW_IMAGE or NEW_AND_OLD_IMAGES"
         )
         for_copy = replace(for_copy, detail=lacking, exit_code=Unavailable.exit_code)
-    partial = (
-        f"a stream of {view} does not carry it with every change: use key columns, or set the table's StreamViewType "
-        "to NEW_AND_OLD_IMAGES"
-    )
-    is_partial = view != "NEW_AND_OLD_IMAGES"
-    return CheckedTable(table_schema(source, found), for_copy=[for_copy], partial=partial if is_partial else "")
+    partial = ""
+    if view != "NEW_AND_OLD_IMAGES":
+        advice = "use key columns, or set the table's StreamViewType to NEW_AND_OLD_IMAGES"
+        partial = f"a stream of {view} does not carry it with every change: {advice}"
+    return CheckedTable(table_schema(source, found), for_copy=[for_copy], partial=partial)
 
 
 def check_start(source: DynamoDBConfig, found: Description) -> list[Finding]:
-    if not isinstance(source.start, StartAtToken):
+    if not isinstance(start := source.start, StartAtToken):
         return []
-    name, arn = f"start of {source.name}", source.start.stream_arn
-    if arn != found.stream_arn:
-        detail = f"the token in {source.start.path} belongs to stream {arn}, not to {found.stream_arn}"
-        return [Finding(name, detail, ConfigError.exit_code)]
-    return [Finding(name, f"the token in {source.start.path} belongs to this stream")]
+    name, belongs = f"start of {source.name}", f"the token in {start.path} belongs to"
+    if start.stream_arn != found.stream_arn:
+        return [Finding(name, f"{belongs} stream {start.stream_arn}, not to {found.stream_arn}", ConfigError.exit_code)]
+    return [Finding(name, f"{belongs} this stream")]
 
 
 def check_columns(source: DynamoDBConfig, found: Description, names: Set[str]) -> list[Finding]:
@@ -153,26 +147,22 @@ def check_columns(source: DynamoDBConfig, found: Description, names: Set[str]) -
 
 def check_model(calls: TableCalls, table: Any) -> list[Finding]:
     """Compare the class in a source's config with the ``table``. Raises ``Unavailable``."""
-    source = calls.source
+    source, name = calls.source, calls.source.table_name
     if not source.model:
         return []
-    name, client = f"model of {source.name}", calls.dynamodb
-    ttl = calls.ask(
-        f"to describe the time to live of table {source.table_name}", lambda: time_to_live(client, source.table_name)
-    )
-    if problems := list(declared_table(source.model).__differences__(table, ttl)):
-        return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
-    return [Finding(name, f"{source.model} matches table {source.table_name}")]
+    ttl = calls.ask(f"to describe the time to live of table {name}", lambda: time_to_live(calls.dynamodb, name))
+    differences = declared_table(source.model).__differences__(table, ttl)
+    found = [Finding(f"model of {source.name}", each, Unavailable.exit_code) for each in differences]
+    return found or [Finding(f"model of {source.name}", f"{source.model} matches table {name}")]
 
 
 def refusals(made: TableCalls, found: Description) -> Iterator[str]:
     """Yield AWS's refusals of calls that the relay needs, for reading the stream and the rows."""
-    calls: list[tuple[str, Callable[[], Any]]] = [
-        (found.stream_arn, lambda: _read_newest(made.streams, found.stream_arn))
-    ]
+    arn, table = found.stream_arn, found.table
+    calls: dict[str, Callable[[], Any]] = {arn: lambda: _read_newest(made.streams, arn)}
     if made.source.snapshot == "initial" or made.source.on_gap == "resnapshot":
-        calls.append((f"the rows of {found.table}", lambda: made.dynamodb.scan(TableName=found.table, Limit=1)))
-    for what, call in calls:
+        calls[f"the rows of {table}"] = lambda: made.dynamodb.scan(TableName=table, Limit=1)
+    for what, call in calls.items():
         try:
             with translated(what):
                 call()

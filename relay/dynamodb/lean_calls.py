@@ -82,11 +82,7 @@ def _pool(http: Any, url: str) -> Any:
 
 
 def _send(way: _Way, body: bytes, dates: AnswerDates) -> bytes | None:
-    """Return the body of a good answer.
-
-    None if no connection is open, no answer came, or only botocore can read the answer. Raises ``relay.aws.Refused`` as
-    botocore's call would.
-    """
+    """Return the body of a good answer, or None if only botocore can get or read it. Raises ``relay.aws.Refused``."""
     form, signer, pool = way
     try:
         # With new credentials if the present ones expire soon.

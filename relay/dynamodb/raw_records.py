@@ -93,9 +93,8 @@ def read_answer(body: bytes) -> dict[str, Any]:
         answer = parse_answer(body)
     except (ValueError, RecursionError, TypeError):  # errors of msgspec, of orjson, and of orjson when it writes
         answer = _parse_tolerantly(body)
-    if answer.next_shard_iterator is None:
-        return {"Records": answer.records}
-    return {"Records": answer.records, "NextShardIterator": answer.next_shard_iterator}
+    following = {"NextShardIterator": answer.next_shard_iterator} if answer.next_shard_iterator is not None else {}
+    return {"Records": answer.records, **following}
 
 
 def parse_answer(body: bytes) -> _Answer:
@@ -132,20 +131,16 @@ def _parse_tolerantly(body: bytes) -> _Answer:
 def _raw_record(record: Mapping[str, Any]) -> RawRecord:
     data = record["dynamodb"]
     size = data.get("SizeBytes")
-    return RawRecord(
-        event_name=record.get("eventName", ""),
-        dynamodb=RawData(
-            sequence_number=data["SequenceNumber"],
-            approximate_creation_date_time=data.get("ApproximateCreationDateTime", math.nan),
-            keys=data.get("Keys") or {},
-            stream_view_type=data.get("StreamViewType", ""),
-            size_bytes=size if isinstance(size, int) else 0,
-            old_image=_image(data.get("OldImage")),
-            new_image=_image(data.get("NewImage")),
-        ),
-        event_version=record.get("eventVersion"),
-        user_identity=record.get("userIdentity"),
+    item = RawData(
+        data["SequenceNumber"],
+        data.get("ApproximateCreationDateTime", math.nan),
+        data.get("Keys") or {},
+        data.get("StreamViewType", ""),
+        size if isinstance(size, int) else 0,
+        _image(data.get("OldImage")),
+        _image(data.get("NewImage")),
     )
+    return RawRecord(record.get("eventName", ""), item, record.get("eventVersion"), record.get("userIdentity"))
 
 
 def _image(image: Any) -> Any:

@@ -1,7 +1,6 @@
 """The rule for resuming at a stream token, for `Stream` and for the relay, and the token of the relay's checkpoints.
 
-Source: Bloop, "Streams" ("Pausing and Resuming"). Where Bloop reads a child before the end of its parent, or silently
-drops an expired shard, this rule keeps the order and reports a gap.
+Source: Bloop, "Streams" ("Pausing and Resuming"), but this rule keeps the order, and reports a shard that is lost.
 """
 
 import logging

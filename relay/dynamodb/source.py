@@ -125,11 +125,8 @@ class DynamoDBSource:
         try:
             return self._calls.stream_labels(self._described)
         except NotAllowed as error:
-            log.warning(
-                "%s; if the table had another stream in the last 24 hours, its changes are not read: allow "
-                "dynamodb:ListStreams",
-                error,
-            )
+            lost = "if the table had another stream in the last 24 hours, its changes are not read"
+            log.warning("%s; %s: allow dynamodb:ListStreams", error, lost)
             return [self._described.stream_label]
 
     def tables(self) -> Sequence[TableSchema]:

@@ -145,9 +145,8 @@ class StreamSession:
         seen: set[str] = set()
         for _ in range(_MAX_LISTING_PAGES):
             # A stream of thousands of shards has many pages: those before a throttled one are kept.
-            description = retried(
-                partial(self._describe_page, arguments), f"listing the shards of {self.stream_arn}", self._pace
-            )
+            page = partial(self._describe_page, arguments)
+            description = retried(page, f"listing the shards of {self.stream_arn}", self._pace)
             for raw in description.get("Shards", []):
                 if shard := raw.get("ShardId"):
                     parent = raw.get("ParentShardId")
@@ -173,13 +172,9 @@ class StreamSession:
     def iterator(self, shard: str, position: Position) -> str | None:
         """Return an iterator at ``position``, or None if the shard is closed and has no records from there on."""
         arguments: dict[str, Any] = {"SequenceNumber": position.sequence} if position.sequence is not None else {}
+        arguments["ShardIteratorType"] = ITERATOR_TYPES[position.type]
         with translated(self.stream_arn):
-            answer: Any = self.client.get_shard_iterator(
-                StreamArn=self.stream_arn,
-                ShardId=shard,
-                ShardIteratorType=ITERATOR_TYPES[position.type],  # type: ignore[arg-type]
-                **arguments,
-            )
+            answer: Any = self.client.get_shard_iterator(StreamArn=self.stream_arn, ShardId=shard, **arguments)
         iterator: str | None = self._dated(answer).get("ShardIterator")
         return iterator
 

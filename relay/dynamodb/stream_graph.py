@@ -15,7 +15,7 @@ class ShardGraph:
         # not read again.
         self.ended: dict[str, float] = {}
         # By parent, whether the parent is known or not.
-        self._children: dict[str, list[str]] = {}
+        self._children: dict[str, dict[str, None]] = {}
 
     @property
     def roots(self) -> list[str]:
@@ -29,7 +29,7 @@ class ShardGraph:
         return parent if parent in self.shards else None
 
     def children(self, shard: str) -> list[str]:
-        return self._children.get(shard, [])
+        return list(self._children.get(shard, ()))
 
     def parents_first(self) -> list[str]:
         ordered = self.roots
@@ -43,9 +43,7 @@ class ShardGraph:
             if shard.parents or shard.id not in self.shards:
                 self.shards[shard.id] = shard
             for parent in shard.parents:
-                children = self._children.setdefault(parent, [])
-                if shard.id not in children:
-                    children.append(shard.id)
+                self._children.setdefault(parent, {})[shard.id] = None
 
     def end(self, *shards: str) -> None:
         """Note that nothing is left to read of these shards."""
@@ -103,7 +101,7 @@ class ShardGraph:
             del self.ended[shard]
             forgotten = self.shards.pop(shard, None)
             for parent in forgotten.parents if forgotten is not None else ():
-                self._children[parent].remove(shard)
+                del self._children[parent][shard]
                 if not self._children[parent]:
                     del self._children[parent]
         return expired

@@ -1,7 +1,4 @@
-"""One record of GetRecords as `Stream` returns it, structured as in Bloop's "Streams" guide.
-
-The relay turns records into changes in ``relay.dynamodb.records``.
-"""
+"""One record of GetRecords as `Stream` returns it, structured as in Bloop's "Streams" guide."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

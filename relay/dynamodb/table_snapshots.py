@@ -24,10 +24,8 @@ from relay.table import TableSchema
 from relay.types.items import binary
 
 MARGIN = 65.0
-"""Seconds by which a page's ``as_of`` is before the read, so that a change which looks older than a READ is older.
-
-DynamoDB Local rounds creation times down to the minute, and clocks differ by some seconds.
-"""
+"""Seconds by which a page's ``as_of`` is before the read, so that a change which looks older than a READ is older:
+DynamoDB Local rounds creation times down to the minute, and clocks differ by some seconds."""
 
 SEGMENT_BYTES = 256 << 20
 MOST_SEGMENTS = 64
@@ -103,18 +101,14 @@ class SegmentReader:
         A segment never ends in another table with the same name: the end would keep the former table's rows (I7).
         """
         begun = self._of.clock()
-        arguments: dict[str, Any] = {"ExclusiveStartKey": self._last} if self._last else {}
+        arguments: dict[str, Any] = {"Segment": self.segment.number, "TotalSegments": self.segment.count}
+        if self._last:
+            arguments["ExclusiveStartKey"] = self._last
         try:
             with translated(self.table.table):
                 if not self._has_begun:
                     self._require_same_table()
-                answer = self._of.calls.dynamodb.scan(
-                    TableName=self.table.table,
-                    ConsistentRead=True,
-                    Segment=self.segment.number,
-                    TotalSegments=self.segment.count,
-                    **arguments,
-                )
+                answer = self._of.calls.dynamodb.scan(TableName=self.table.table, ConsistentRead=True, **arguments)
                 if not (last := answer.get("LastEvaluatedKey")):
                     self._require_same_table()
         except ShardNotFound as error:
