@@ -1,7 +1,4 @@
-"""Access to AWS: the credentials to use, and the tokens that RDS and MSK accept as passwords.
-
-The modules need boto3, and are imported only if a config uses them.
-"""
+"""Access to AWS: credentials, and the tokens that RDS and MSK accept as passwords. The modules here need boto3."""
 
 from dataclasses import dataclass
 

@@ -135,10 +135,7 @@ def load_each(
     consistent: bool,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[Place, Item]]:
-    """Yield the items at distinct places as they are returned, so that the caller need not store them.
-
-    Takes the places as it requests them. Otherwise as ``batch_load``.
-    """
+    """Yield the items at distinct places, which it takes as it requests them. Otherwise as ``batch_load``."""
     again: deque[Place] = deque()
     stalls = 0
     while True:

@@ -44,10 +44,7 @@ class TypedRows:
 
 
 def typed_key(table: TableSchema) -> Callable[[Mapping[str, str | bytes]], dict[str, Any]]:
-    """Return the function that gives a key's values as its row has them, if their attributes are declared.
-
-    It raises ValueError for a value that its column cannot hold exactly (I8).
-    """
+    """Return the function that gives a key's values as in its row, if declared. ValueError if one is not exact (I8)."""
     declared = {column.name: column.type for column in table.row or () if column.name != REST}
     attributes = {column.name: column.type for column in table.key if column.name in declared}
     rows = TypedRows({name: declared[name] for name in attributes})

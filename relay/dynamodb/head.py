@@ -1,7 +1,4 @@
-"""How far a shard is from its head, judged by its pages: DynamoDB does not report the head.
-
-A head is never certain, only the likelier the longer the shard has been quiet: see ``relay/dynamodb/README.md``.
-"""
+"""How far a shard is from its head, judged by its pages: see "The head of a shard" in ``relay/dynamodb/README.md``."""
 
 import time
 from collections.abc import Callable

@@ -31,10 +31,7 @@ _TABLE_TIMEOUT = 10.0  # for a table that is being created
 
 
 def tagged(source: DynamoDBConfig) -> list[str]:
-    """Return the names of the region's tables that have all tags in ``source.tags``.
-
-    Raises ``Unavailable``, also if no table has the tags, or if a table with the tags has no stream.
-    """
+    """Return the names of the tables with all of ``source.tags``. ``Unavailable`` if there is none, or no stream."""
     wanted = set((source.tags or {}).items())
     calls = TableCalls(source)
     client, at = calls.dynamodb, calls.at

@@ -1,7 +1,4 @@
-"""The calls of DynamoDB Streams for reading, with one exception type for each reaction to an error.
-
-Rules: AWS, "DynamoDB Streams low-level API".
-"""
+"""The calls of AWS's "DynamoDB Streams low-level API", with one exception type for each reaction to an error."""
 
 from __future__ import annotations
 

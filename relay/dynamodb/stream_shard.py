@@ -1,7 +1,4 @@
-"""One shard of a `Stream`: its records, and its position in a token.
-
-Rules: Bloop, "Internal" (Shard, Record Gaps) and "Streams" (Periodic Heartbeats).
-"""
+"""One shard of a `Stream`. Rules: Bloop, "Internal" (Shard, Record Gaps) and "Streams" (Periodic Heartbeats)."""
 
 import logging
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Tables as typed classes: one declaration for loading, searching and safe writes, for streams and for the relay.
-
-``relay/dynamodb/models/README.md`` has an example.
-"""
+"""Tables as typed classes, for loads, searches and safe writes, streams and the relay: see the README beside this."""
 
 from relay.extras import needs
 
