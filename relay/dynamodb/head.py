@@ -16,7 +16,7 @@ QUIET_PAGES = 50
 LATENESS = 60
 """Seconds by which a record may appear after its creation time, and so the progress of an idle shard lags."""
 
-_LONGEST_PAUSE = 60.0
+_LONGEST_PAUSE = float(LATENESS)
 """Seconds between two pages, for example after a failure, after which an earlier quiet time proves nothing."""
 
 BACKLOG = 5.0
