@@ -88,7 +88,8 @@ def _text_default(options: Sequence[Token], otherwise: bool | None) -> bool | No
     """Return whether text columns are text by the character set among a table's options."""
     found = otherwise
     for at, word in enumerate(options):
-        if word.is_word("CHARSET", "COLLATE") or (word.is_word("SET") and at and options[at - 1].is_word("CHARACTER")):
+        is_set = word.is_word("SET") and at and options[at - 1].is_word("CHARACTER", "CHAR")
+        if is_set or word.is_word("CHARSET", "COLLATE"):
             value = [each for each in options[at + 1 : at + 3] if not each.is_sign("=")]
             if not value or not value[0].is_name:  # quoted as text, so it is not among the tokens
                 raise _NotUnderstood

@@ -20,6 +20,7 @@ CREATED = (
     "CREATE TABLE t (id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT, a VARCHAR(10) DEFAULT 'x,y)', b DECIMAL(10,2), "
     "c DATETIME(3), `d e` ENUM('p','q'), KEY (a), PRIMARY KEY (id), CHECK (b > 0)) ENGINE=InnoDB COMMENT='t (a int'",
     "create table t (id int, a int, b int key, c text character set latin1, d char(3) charset binary)",
+    "create table t (id int key, c varchar(9) char set binary, d text) char set = binary",
     "CREATE TABLE t (id INT PRIMARY KEY, a CHAR(5), b VARCHAR(5) COLLATE utf8mb4_bin, c TEXT) DEFAULT CHARSET binary",
     "CREATE TABLE t (a INT, b INT, c INT, CONSTRAINT x UNIQUE (c), CONSTRAINT PRIMARY KEY USING BTREE (b, a DESC))",
     "CREATE TABLE t (id INT PRIMARY KEY, a INT AS (id + 1))",
