@@ -1,7 +1,4 @@
-"""The servers behind a memcached URL, and memcached's meta commands over sockets.
-
-Many requests are sent together, and each only once: none is repeated on another connection (I6).
-"""
+"""The servers behind a memcached URL, and its meta commands over sockets, each sent only once (I6)."""
 
 import select
 import socket
@@ -12,6 +9,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from relay.cache.store import host_addresses
 from relay.errors import ConfigError, RelayError
 from relay.process.connections import Connections
 from relay.process.store_memory import ServerMemory
@@ -74,12 +72,11 @@ class MemcachedConnection:
             if user is not None:
                 self._authenticate(user, password)
             self._check_version()
-            settings_there = self.stats(b" settings")
-            if settings_there.get(b"cas_enabled") == b"no":
-                raise RelayError(
-                    f"memcached at {self.name} cannot compare and set: start it without -C (--disable-cas)"
-                )
-            self.largest_item = int(settings_there[b"item_size_max"])
+            settings = self.stats(b" settings")
+            if settings.get(b"cas_enabled") == b"no":
+                hint = "start it without -C (--disable-cas)"
+                raise RelayError(f"memcached at {self.name} cannot compare and set: {hint}")
+            self.largest_item = int(settings[b"item_size_max"])
         except BaseException:
             self.close()
             raise
@@ -128,16 +125,13 @@ class MemcachedConnection:
 
     def stats(self, kind: bytes = b"") -> dict[bytes, bytes]:
         self._socket.sendall(b"stats" + kind + b"\r\n")
-        found = {}
-        while (line := self._line()) != b"END":
-            _, name, value = line.split(b" ", 2)
-            found[name] = value
-        return found
+        lines = (line.split(b" ", 2) for line in iter(self._line, b"END"))
+        return {name: value for _, name, value in lines}
 
     def item_keys(self) -> Iterator[bytes]:
         """Yield the keys of all items, encoded as in a URL."""
         self._socket.sendall(b"lru_crawler metadump all\r\n")
-        while (line := self._line()) != b"END":
+        for line in iter(self._line, b"END"):
             if not line.startswith(b"key="):
                 raise RelayError(f"memcached at {self.name} does not list its keys: {line.decode(errors='replace')}")
             yield line[4:].partition(b" ")[0]
@@ -204,18 +198,9 @@ def open_servers(url: str, timeout: float) -> list[Memcached]:
     credentials, _, hosts = parts.netloc.rpartition("@")
     user, _, password = credentials.partition(":")
     tls = _tls(query) if parts.scheme == "memcacheds" else None
-    connect = partial(
-        MemcachedConnection,
-        timeout=timeout,
-        user=unquote(user) if credentials else None,
-        password=unquote(password),
-        tls=tls,
-    )
-    found = []
-    for host in hosts.split(","):
-        address = urlsplit(f"//{host}")
-        found.append(Memcached(address.hostname or "", address.port or DEFAULT_PORT, connect))
-    return found
+    name = unquote(user) if credentials else None
+    connect = partial(MemcachedConnection, timeout=timeout, user=name, password=unquote(password), tls=tls)
+    return [Memcached(*address, connect) for address in host_addresses(hosts, DEFAULT_PORT)]
 
 
 def _tls(query: Mapping[str, str]) -> ssl.SSLContext:

@@ -1,7 +1,7 @@
 """The servers behind a Redis URL: one server, the one that Sentinel names, or a cluster.
 
-Scripts run on them, and each call is sent once: a lease that is written twice could come back after an invalidation,
-and let an older value through (I6). A call is repeated only if a server has said that it did not execute it.
+A call is repeated only if a server has said that it did not execute it: a lease that is written twice could come back
+after an invalidation, and let an older value through (I6).
 """
 
 import threading
@@ -21,11 +21,12 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptErr
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from relay.cache.store import Address, host_addresses
 from relay.process.store_memory import ServerMemory
 
-Address = tuple[str, int]
 Command = tuple[Any, ...]
 
+_SLOTS = 16_384
 _CALLS_PER_PIPELINE = 32
 _KEYS_PER_SCAN = 1000
 _REDIRECTIONS = 8  # attempts of a call in a cluster
@@ -107,13 +108,8 @@ def open_servers(url: str, timeout: float) -> Servers:
     if settings.pop("connection_class", None):
         settings["ssl"] = True
     if kind == "cluster":
-        return RedisCluster(_addresses(hosts, 6379), settings)
-    return Single(_primary_of(service, _addresses(hosts, 26379), settings))
-
-
-def _addresses(hosts: str, default_port: int) -> list[Address]:
-    found = [urlsplit(f"//{host}") for host in hosts.split(",")]
-    return [(each.hostname or "", each.port or default_port) for each in found]
+        return RedisCluster(host_addresses(hosts, 6379), settings)
+    return Single(_primary_of(service, host_addresses(hosts, 26379), settings))
 
 
 def _primary_of(service: str, sentinels: Sequence[Address], settings: dict[str, Any]) -> Any:
@@ -234,7 +230,7 @@ class RedisCluster(Servers):
             if self._primaries:
                 return self._primaries
             known = list(dict.fromkeys([*self._by_address, *self._seeds]))
-        problem: RedisError | None = None
+        problem: RedisError = ClusterDownError("no server is named")
         for address in known:
             try:
                 slots = _slots_of(self._client(address).execute_command("CLUSTER", "SLOTS"), address)
@@ -244,19 +240,17 @@ class RedisCluster(Servers):
             with self._lock:
                 self._primaries = slots
             return slots
-        raise problem or ClusterDownError("no server is named")
+        raise problem
 
 
 def _slots_of(answer: Any, asked: Address) -> list[Address]:
     """Return the primary of each slot from the answer to CLUSTER SLOTS. A server may not know its own host."""
-    slots: list[Address | None] = [None] * 16_384
+    slots: dict[int, Address] = {}
     for first, last, (host, port, *_), *_ in answer:
-        address = (host.decode() if host else asked[0], int(port))
-        slots[first : last + 1] = [address] * (last - first + 1)
-    covered = [address for address in slots if address is not None]
-    if len(covered) < len(slots):
-        raise ClusterDownError(f"{len(slots) - len(covered)} slots of the cluster have no server")
-    return covered
+        slots |= dict.fromkeys(range(first, last + 1), (host.decode() if host else asked[0], int(port)))
+    if len(slots) < _SLOTS:
+        raise ClusterDownError(f"{_SLOTS - len(slots)} slots of the cluster have no server")
+    return [slots[slot] for slot in range(_SLOTS)]
 
 
 def run_on(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:

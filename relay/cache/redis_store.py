@@ -199,16 +199,14 @@ class RedisStore(RemoteStore):
             calls = list(_calls(writes, self._servers.keys_per_call))
             answers = self._servers.run(_COMPARE_AND_SET, calls)
             for call, (numbers, lengths, metas, full, others) in zip(calls, answers, strict=True):
-                for number in full.split():
-                    refused[call.keys[int(number) - 1]] = "its memory is full: see its maxmemory and policy"
-                for number in others.split():
-                    key = call.keys[int(number) - 1]
-                    refused[key] = (
-                        f"another program has written to the cache key {key}: give it another database or namespace"
-                    )
+                for key in _named(call, full):
+                    refused[key] = "its memory is full: see its maxmemory and policy"
+                for key in _named(call, others):
+                    hint = "give it another database or namespace"
+                    refused[key] = f"another program has written to the cache key {key}: {hint}"
                 start = 0
-                for number, length in zip(numbers.split(), map(int, lengths.split()), strict=True):
-                    conflicts[call.keys[int(number) - 1]] = metas[start : start + length] or None
+                for key, length in zip(_named(call, numbers), map(int, lengths.split()), strict=True):
+                    conflicts[key] = metas[start : start + length] or None
                     start += length
         if refused:
             raise StoreFull(f"Redis at {self.address}: {next(iter(refused.values()))}", refused, conflicts)
@@ -322,6 +320,10 @@ def _calls(writes: Sequence[ConditionalWrite], keys_per_call: int) -> Iterator[S
 
 def _joined(texts: Sequence[bytes]) -> tuple[bytes, bytes]:
     return pack(f">{len(texts)}I", *map(len, texts)), b"".join(texts)
+
+
+def _named(call: ScriptCall, numbers: bytes) -> list[str]:
+    return [call.keys[int(number) - 1] for number in numbers.split()]
 
 
 def _kind(write: ConditionalWrite) -> tuple[float, bool]:

@@ -1,7 +1,4 @@
-"""The interface of a store: five calls, which Redis, memcached and a dictionary implement.
-
-A store handles bytes; it knows neither tokens nor rules. Run ``tests/cache/test_interleavings.py`` against a new one.
-"""
+"""The interface of a store, which handles bytes, and knows neither tokens nor rules."""
 
 import random
 from abc import abstractmethod
@@ -18,6 +15,10 @@ FOREVER = 0.0
 
 READ = b"?"
 """An expected meta that no key ever has, so that the write only reads the meta."""
+
+
+Address = tuple[str, int]
+"""Host and port."""
 
 
 class StoredEntry(NamedTuple):
@@ -72,7 +73,7 @@ class Store(Protocol):
     def losses(self) -> str:
         """Return an answer with which ``has_lost`` tells whether entries were lost before their time to live ended.
 
-        It complements the generation: losses that include the generation need not show in it.
+        Losses that include the generation need not show in it.
         """
 
 
@@ -115,6 +116,12 @@ def has_lost(before: str, after: str) -> bool:
         return True
     # I6: the count of losses may be the same as before.
     return any(int(later or 0) < int(earlier or 0) for (_, earlier), (_, later) in zip(first, second, strict=True))
+
+
+def host_addresses(hosts: str, default_port: int) -> list[Address]:
+    """Return the addresses in the comma-separated hosts of a URL."""
+    found = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    return [(each.hostname or "", each.port or default_port) for each in found]
 
 
 def entry_key(namespace: str, key: str) -> str:
