@@ -142,8 +142,12 @@ class ReplicaLoader(RowsLoader):
     ``primary_reads`` counts those keys. Without a primary their values are returned and not cached.
     """
 
-    def __init__(self, read: Read, key: str) -> None:
+    def __init__(self, read: Read, key: str, *primaries: PrimaryLoader) -> None:
+        """Raises ValueError if a primary renders other keys: all must read values in the same form."""
         super().__init__(read, key)
+        for each in primaries:
+            if each.key != key:
+                raise ValueError(f"the loader has key={key!r}, and its primary has key={each.key!r}: use the same key")
         self.primary_reads = 0
         self._lock = threading.Lock()  # guards the counter
 
@@ -168,13 +172,6 @@ class ReplicaLoader(RowsLoader):
         return loaded | primary.load_many(lagging)
 
 
-def require_one_key(key: str, *primaries: PrimaryLoader | None) -> None:
-    """Raise ValueError if a loader's primary renders other keys: both must read values in the same form."""
-    for primary in primaries:
-        if primary is not None and primary.key != key:
-            raise ValueError(f"the loader has key={key!r}, and its primary has key={primary.key!r}: use the same key")
-
-
 class QueriesLoader(ReplicaLoader):
     """Loads values from one server of MySQL or MariaDB, a primary or a replica, each read with the server's token.
 
@@ -194,8 +191,7 @@ class QueriesLoader(ReplicaLoader):
         key: str,
         primary: PrimaryLoader | None = None,
     ) -> None:
-        super().__init__(read, key)
-        require_one_key(key, primary)
+        super().__init__(read, key, *filter(None, [primary]))
         self.watcher = watcher
         self._connect = connect
         self._primary = primary
@@ -250,17 +246,16 @@ class KeyspaceLoader(ReplicaLoader):
         remembered: int = 10_000,
     ) -> None:
         """Raises ValueError for ``primaries`` that do not fit, and for a lookup vindex that is not unique."""
-        super().__init__(read, key)
-        require_one_key(key, *(primaries or {}).values())
+        self._primaries = dict(primaries or {})
+        super().__init__(read, key, *self._primaries.values())
         vindex = queries.vindex
-        self._looks_up = not (vindex is None or isinstance(vindex, str))
-        if not (vindex is None or isinstance(vindex, str) or vindex.is_unique):
+        self._looks_up = vindex is not None and not isinstance(vindex, str)
+        if vindex is not None and not isinstance(vindex, str) and not vindex.is_unique:
             raise ValueError(f"{vindex} is not unique: another shard may get rows of a value at any time")
-        if unknown := set(primaries or {}) - set(queries.shards):
+        if unknown := self._primaries.keys() - set(queries.shards):
             raise ValueError(f"{queries.keyspace} has no shard {', '.join(sorted(unknown))}")
         self.queries = queries
         self.sharding_key = sharding_key
-        self._primaries = dict(primaries or {})
         # By cache key, the shard that a lookup found last. Threads share it: a race costs a query to vtgate.
         self._shards: dict[str, str] = {}
         self._most = remembered
