@@ -90,8 +90,7 @@ class _Keyed(Generic[C, P, R]):
 
     def _arguments(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Return the arguments for those keys that belong to this function. Raises ``ConfigError``."""
-        found = {key: self._key.arguments(key) for key in keys}
-        return {key: arguments for key, arguments in found.items() if arguments is not None}
+        return {key: arguments for key in keys if (arguments := self._key.arguments(key)) is not None}
 
     def _loaded(self, call: KeyedCall, result: Any) -> LoadedValue:
         value = None if result is None else self._codec.encode(result)
@@ -99,8 +98,7 @@ class _Keyed(Generic[C, P, R]):
 
     def _decoded(self, found: Cached) -> R:
         # Also decodes values just loaded, so that a result has the same types wherever it comes from.
-        result: Any = None if found.value is None else self._codec.decode(found.value)
-        return cast(R, result)
+        return cast(R, None if found.value is None else self._codec.decode(found.value))
 
 
 class CachedFunction(_Keyed[TokenCache, P, R]):

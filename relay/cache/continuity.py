@@ -1,8 +1,7 @@
-"""Whether a consumer starts where its cache namespace was last invalidated, or may have missed changes.
+"""How far the changes of a relay were applied to a cache namespace, as its store says, and whether some may be missing.
 
-How far the changes of a relay were applied to a namespace is kept in its store. A consumer that starts later than that,
-or with different cache keys, or that finds nothing stored, begins a new generation: otherwise entries that the skipped
-changes would have invalidated would be served for ever (I6).
+A consumer that starts later than that, or with different cache keys, or that finds nothing stored, begins a new
+generation: otherwise entries that the skipped changes would have invalidated would be served for ever (I6).
 """
 
 import json
@@ -43,12 +42,11 @@ class AppliedChanges:
         for topic, partitions in start.offsets.items():
             for partition, offset in partitions.items():
                 reached = self.offsets.get(topic, {}).get(partition, 0)
+                where = f"{topic}[{partition}]"
                 if reached < offset:
-                    return (
-                        f"{topic}[{partition}] was applied up to offset {reached}, and the consumer starts at {offset}"
-                    )
+                    return f"{where} was applied up to offset {reached}, and the consumer starts at {offset}"
                 if reached > ends[topic][partition]:
-                    return f"{topic}[{partition}] ends before offset {reached}, up to which it was applied"
+                    return f"{where} ends before offset {reached}, up to which it was applied"
         return None
 
     def advanced(self, ends: Offsets) -> Self:
@@ -68,8 +66,7 @@ class AppliedChanges:
         """Return the state in ``text``; None if it is empty, or may come from another version."""
         try:
             fields = json.loads(text or b"")
-            found = cls(fields["keys"], fields["ids"], fields["offsets"])
-            return found.advanced({})
+            return cls(fields["keys"], fields["ids"], fields["offsets"]).advanced({})
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -145,15 +142,12 @@ class Continuity:
         meta = applied.to_json()
         if meta == self._stored:
             return True
+        write = ConditionalWrite(self._key, self._stored, meta, None, FOREVER)
         try:
-            conflicts = self._invalidator.store.compare_and_set(
-                [ConditionalWrite(self._key, self._stored, meta, None, FOREVER)]
-            )
+            conflicts = self._invalidator.store.compare_and_set([write])
         except StoreFull:  # I6
             # Better no state than a wrong one: the next start invalidates the namespace.
-            conflicts = self._invalidator.store.compare_and_set(
-                [ConditionalWrite(self._key, self._stored, None, None, KEEP)]
-            )
+            conflicts = self._invalidator.store.compare_and_set([write._replace(meta=None)])
             self._stored = conflicts.get(self._key)
             return True
         self._stored = conflicts.get(self._key, meta)

@@ -1,8 +1,7 @@
 """A cache entry, its JSON, and the rules for how invalidations and fills change it.
 
-The rules are pure functions, without a store or a clock, and hold everything of I5 and I6 that concerns one entry. Test
-a new rule with vectors in ``tests/cache/test_entry.py`` and with ``tests/cache/test_interleavings.py``. Every process
-that shares a cache reads the JSON: fields may be added, but never change their meaning.
+Pure functions, without a store or a clock: everything of I5 and I6 that concerns one entry. Every process that shares a
+cache reads the JSON: fields may be added, but never change their meaning.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,9 +33,6 @@ class State(StrEnum):
     LEASE = "lease"
     VALUE = "value"
     TOMBSTONE = "tombstone"
-
-
-_STATES = {state.value: state for state in State}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +85,9 @@ class LoadedValue:
     """The result of a loader for one key.
 
     ``value``: None (cached, too) if the item does not exist. ``tokens``: one for each shard read from a copy that may
-    lag, taken *before* the read. A shard without a token was read where every committed write is visible (a consistent
-    read, the primary). ``fresher``: the read reflects every invalidation it was given to compare with. ``canonical``:
-    changes of the row that was read invalidate this key, which is not just another spelling that finds the row.
+    lag, taken *before* the read; without one, a shard was read where every committed write is visible. ``fresher``: the
+    read reflects every invalidation it was given to compare with. ``canonical``: changes of the row that was read
+    invalidate this key, which is not just another spelling that finds the row.
     """
 
     value: bytes | None
@@ -162,16 +158,15 @@ def outlived(entry: Entry, now: float) -> Entry | None:
 
 def fold(entry: Entry | None, tokens: Sequence[EventToken | None], generation: str) -> Folded:
     """Apply several invalidations to one entry, in the given order, as if each had been written."""
-    now, applied, discarded, unknown = entry, 0, 0, 0
+    now, applied, unknown = entry, 0, 0
     for token in tokens:
         order = order_of(now, token)
         if order is Order.OLDER or order is Order.EQUAL:  # I5: discarded only if the entry is known to include it
-            discarded += 1
             continue
         applied += 1
         unknown += order is Order.UNKNOWN
         now = _tombstone(now, token, generation)
-    return Folded(now if applied else None, applied, discarded, unknown)
+    return Folded(now if applied else None, applied, len(tokens) - applied, unknown)
 
 
 def required(entry: Entry, generation: str) -> dict[str, EventToken | None]:
@@ -274,17 +269,15 @@ def decode(meta: bytes) -> Entry:
     try:
         fields = orjson.loads(meta)
         tokens, kept = _tokens(fields.get("t")), _tokens(fields.get("k"))
-        return Entry(_STATES[fields["s"]], str(fields["g"]), tokens, float(fields.get("u", 0.0)), kept)
+        return Entry(State(fields["s"]), str(fields["g"]), tokens, float(fields.get("u", 0.0)), kept)
     except (ValueError, TypeError, KeyError, AttributeError):
         return UNREADABLE
 
 
 def _tokens(raw: dict[str, dict[str, Any] | None] | None) -> dict[str, EventToken | None]:
-    tokens = {}
-    for shard, fields in raw.items() if raw is not None else ():
-        tokens[shard] = token = _token(fields)
-        if shard != _component(token):
-            raise ValueError(f"{shard!r} is not the shard of {token}")
+    tokens = {shard: _token(fields) for shard, fields in (raw or {}).items()}
+    if any(shard != _component(token) for shard, token in tokens.items()):
+        raise ValueError("a token is not of its component's shard")
     return tokens
 
 

@@ -1,18 +1,12 @@
 """The floors of a namespace: what a read of a lagging copy must reflect to fill a key about which nothing is cached.
 
-A tombstone keeps older reads out, but it can expire, be evicted, or go with the memory of the server. The floors
-replace lost tombstones: for each shard, a token that covers every invalidation applied so far whose tombstone may be
-gone. They are pure data and rules, as in ``relay.cache.entry``.
-
-A process *announces* the tokens of its invalidations before it applies them. So the announcements cover every
-invalidation ever applied, and the announcements of ``tombstone_ttl`` ago cover those whose tombstones may have expired.
-Where memory may have been lost, the newest announcements count at once. Where announcements may have been lost too (a
-new generation, an invalidation without a token), floors start over: with the first change of a shard that was committed
-and published after that moment, since it is newer than all that was applied before. Published is not enough: a relay
-that is reset, or lags behind another one, publishes old changes.
-
-A floor ends with a change of another shard that may have the same rows, since it does not cover that change: a reshard
-or a move of tables has ended the floor's shard, though a copy may still be read under its name.
+For each shard, a token that covers every invalidation applied so far whose tombstone may be gone ("Replicas" in the
+README). A process *announces* the tokens of its invalidations before it applies them. So the announcements of
+``tombstone_ttl`` ago cover all tombstones that may have expired. Where memory may have been lost, the newest
+announcements count at once. Where announcements may have been lost too (a new generation, an invalidation without a
+token), floors start over: with the first change of a shard that was committed and published after that moment, since it
+is newer than all that was applied before. Published is not enough: a relay that is reset, or lags behind another one,
+publishes old changes.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -181,18 +175,15 @@ def _from(now: float, tokens: Mapping[str, Unordered]) -> tuple[Period, ...]:
 
 def _newest(tokens: Iterable[EventToken]) -> Iterable[EventToken]:
     """Return tokens that cover all the given ones. Tokens that differ only in their last number are compared by it."""
-    found: dict[tuple[str, str], tuple[int, EventToken]] = {}
-    others: dict[tuple[str, str], EventToken] = {}
+    found: dict[tuple[str, str, bool], tuple[int, EventToken]] = {}
     for token in tokens:
         head, _, last = token.position.rpartition("-")
-        if not (last.isascii() and last.isdigit()):
-            others[token.shard, token.position] = token
-            continue
-        number = int(last)
-        known = found.get((token.shard, head))
-        if known is None or known[0] < number:
-            found[token.shard, head] = (number, token)
-    return [*others.values(), *(token for _, token in found.values())]
+        is_numbered = last.isascii() and last.isdigit()
+        place = token.shard, head if is_numbered else token.position, is_numbered
+        number = int(last) if is_numbered else 0
+        if place not in found or found[place][0] < number:
+            found[place] = number, token
+    return [token for _, token in found.values()]
 
 
 def _joined(held: Unordered, token: EventToken) -> Unordered:
@@ -241,17 +232,19 @@ def _token(fields: object) -> EventToken:
     return EventToken.from_json(orjson.dumps(fields))
 
 
+@dataclass(eq=False, repr=False)
 class FloorsReader:
     """Reads the floors of a namespace for its readers. Threads may share it. ``tombstone_ttl``: seconds."""
 
-    def __init__(self, store: Store, namespace: str, tombstone_ttl: float, clock: Callable[[], float]) -> None:
-        self._store = store
-        self._namespace = namespace
-        self._tombstone_ttl = tombstone_ttl
-        self._clock = clock
+    _store: Store
+    _namespace: str
+    _tombstone_ttl: float
+    _clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
         # How many seconds replacements of tombstones must last, whatever the announcers' settings, and whether that was
         # read. Set by any thread, without a lock, in this order.
-        self.longest = tombstone_ttl
+        self.longest = self._tombstone_ttl
         self._was_read = False
 
     def read(self, generation: str) -> dict[str, EventToken | None]:

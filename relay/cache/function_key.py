@@ -18,10 +18,18 @@ from relay.types.items import binary
 
 _log = logging.getLogger(__name__)
 
+
+def _finite(number: str) -> float:
+    value = float(canonical_number(number))
+    if not isfinite(value):
+        raise ValueError(f"{number} is too large")
+    return value
+
+
 _FROM_TEXT: Mapping[str, Callable[[str], Any]] = {
     "str": str,
     "int": lambda number: int(canonical_number(number)),
-    "float": lambda number: _finite(number),
+    "float": _finite,
     "bool": lambda truth: bool(("false", "true").index(truth)),
     "bytes": binary,
     "Decimal": lambda number: Decimal(canonical_number(number)),
@@ -54,16 +62,13 @@ class FunctionKey:
         self._warning = Seldom()
         if isinstance(key, str):
             self._signature = inspect.signature(function)
-            parameters = self._signature.parameters
-            if unknown := [column for column in self._template.columns if column not in parameters]:
-                raise ValueError(
-                    f"the cache key {key!r} names {unknown[0]!r}, which is not a parameter of {function!r}"
-                )
-            hints = _hints(function)
-            self._types = {
-                column: _type_name(hints.get(column, parameters[column].annotation))
-                for column in self._template.columns
-            }
+            parameters, hints = self._signature.parameters, _hints(function)
+            for column in self._template.columns:
+                if column not in parameters:
+                    raise ValueError(
+                        f"the cache key {key!r} names {column!r}, which is not a parameter of {function!r}"
+                    )
+                self._types[column] = _type_name(hints.get(column, parameters[column].annotation))
 
     def call(self, *args: Any, **kwargs: Any) -> KeyedCall:
         """Return the call. Raises ValueError if an argument has no text in a cache key, TypeError if one is missing."""
@@ -152,19 +157,10 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
 def _type_name(annotation: Any) -> str:
     """Return an annotation's name in ``_FROM_TEXT``; the annotation may be a text. Empty for other annotations."""
     if isinstance(annotation, str):
-        name = annotation.removesuffix(" | None").rpartition(".")[2]
-        return name if name in _FROM_TEXT else ""
+        return name if (name := annotation.removesuffix(" | None").rpartition(".")[2]) in _FROM_TEXT else ""
     while (supertype := getattr(annotation, "__supertype__", None)) is not None:
         annotation = supertype
     if get_origin(annotation) in (Union, UnionType):
         others = [each for each in get_args(annotation) if each is not NoneType]
         return _type_name(others[0]) if len(others) == 1 else ""
-    name = getattr(annotation, "__name__", "")
-    return name if name in _FROM_TEXT else ""
-
-
-def _finite(number: str) -> float:
-    value = float(canonical_number(number))
-    if not isfinite(value):
-        raise ValueError(f"{number} is too large")
-    return value
+    return _type_name(getattr(annotation, "__name__", ""))

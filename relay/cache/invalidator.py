@@ -47,11 +47,9 @@ class Invalidator:
         self.namespace = namespace
         self.tombstone_ttl = tombstone_ttl
         self._clock = clock
-        # The floors as this process last saw them. Any thread sets it, without a lock: an outdated one costs a round
-        # trip.
+        # Any thread sets these two, without a lock: an outdated one costs a round trip. The floors as this process last
+        # saw them, and whether most keys of the last call had an entry, so that reading first saves a round trip.
         self._floors: bytes | None = None
-        # Whether most keys of the last call had an entry. Any thread sets it, without a lock: it only guesses whether
-        # reading first saves a round trip.
         self._mostly_cached = False
         self._warning = Seldom()
 
@@ -70,11 +68,12 @@ class Invalidator:
         """
         counts = InvalidationCounts()
         for start in range(0, len(pairs), _CHUNK):
+            chunk = pairs[start : start + _CHUNK]
             tokens: dict[str, list[EventToken | None]] = {}
-            for key, token in pairs[start : start + _CHUNK]:
+            for key, token in chunk:
                 tokens.setdefault(entry_key(self.namespace, key), []).append(token)
             # I6: before they are applied; otherwise a tombstone could be gone without any floor to replace it.
-            self._announce([token for _, token in pairs[start : start + _CHUNK]], published_since)
+            self._announce([token for _, token in chunk], published_since)
             self._apply(tokens, counts)
         return counts
 

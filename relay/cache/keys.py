@@ -1,8 +1,6 @@
 """The cache keys that changes invalidate, and the reasons to invalidate a whole namespace: pure functions.
 
 Applications build the same keys: the text of a value in a key is a contract, ``deploy/docs/reference/cache_keys.md``.
-Where the keys of a change cannot be computed, the whole namespace is invalidated; ``relay check`` warns of templates
-that need images the source does not send.
 """
 
 from base64 import b64encode
@@ -132,9 +130,7 @@ def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invali
         if is_read and not all(columns <= change.key.keys() for _, columns in templates):
             # I6: the row changed while no stream recorded it, so its former values are unknown.
             result.bumps[f"{change.table} is being copied, and its cache keys do not consist of its key alone"] = None
-        token = change.token  # the token of a READ is null, so its order is unknown
-        for key in keys:
-            result.pairs.append((key, token))
+        result.pairs += [(key, change.token) for key in keys]  # the token of a READ is null, so its order is unknown
     return result
 
 
@@ -154,21 +150,17 @@ def cache_keys(change: ReducedChange, templates: Sequence[KeyTemplate]) -> list[
         if rows is None:
             wanted = frozenset().union(*(each.columns for each in templates))
             rows = [{**row, **key} for row in _rows(change, wanted)]
-        for row in rows:
-            if columns <= row.keys():
-                found[template.render(row)] = None
+        found |= {template.render(row): None for row in rows if columns <= row.keys()}
     return list(found)
 
 
 def _rows(change: ReducedChange, wanted: Iterable[str]) -> list[dict[str, str]]:
     """Return the wanted columns of the old and the new row as text."""
-    rows = []
-    for name in _IMAGES[change.operation]:
-        raw = change.old if name == "old" else change.new
-        if raw is None:
+    images = {name: getattr(change, name) for name in _IMAGES[change.operation]}
+    for name, image in images.items():
+        if image is None:
             raise ValueError(f"this change has no {name} image, but the cache keys need its columns")
-        rows.append(_texts(raw, wanted))
-    return rows
+    return [_texts(image, wanted) for image in images.values()]
 
 
 def _texts(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, str]:

@@ -1,7 +1,6 @@
-"""A store in a dictionary, for the tests of applications that use the cache.
+"""A store in a dictionary, for the tests of applications that use the cache. It keeps the full contract of ``Store``.
 
-It keeps the full contract of ``Store``, times to live included, so a test with it exercises the same rules as
-production. ``lose`` and ``lose_all`` drop entries as a server does under memory pressure and in a restart.
+``lose`` and ``lose_all`` drop entries as a server does under memory pressure and in a restart.
 """
 
 import secrets
@@ -45,9 +44,7 @@ class MemoryStore(Store):
 
     def sample(self, prefix: str, count: int) -> list[str]:
         with self._lock:
-            return random_keys(
-                [key for key in list(self._entries) if key.startswith(prefix) and self._live(key)], count
-            )
+            return random_keys([key for key in [*self._entries] if key.startswith(prefix) and self._live(key)], count)
 
     def lose(self, key: str) -> None:
         """Forget one entry or generation, by its key in the store."""

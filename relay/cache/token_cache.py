@@ -1,8 +1,7 @@
 """The cache as an application uses it: read values, and fill the cache without storing stale ones.
 
-``relay.cache.entry`` holds the rules; this module calls the store, the loader and the clock, with a lease around every
-load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it. A coroutine
-fixes the order; threads and coroutines make its calls.
+``relay.cache.entry`` holds the rules; this module calls the store, the loader and the clock. I6 depends on the order of
+those calls. A coroutine fixes the order; threads and coroutines make its calls.
 """
 
 import asyncio
@@ -10,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -124,8 +124,7 @@ class TokenCache(CountedReads):
                 self._floors.read(generation)
             drops = []
             for key, stored in zip(keys, found, strict=True):
-                entry = decode(stored.meta) if stored else None
-                if stored and entry and entry.state is not State.TOMBSTONE:
+                if stored and (entry := decode(stored.meta)).state is not State.TOMBSTONE:
                     drops.append(self._emptied(key, entry, stored.meta))
             # Another reader may have stored a value in between that was read before.
             try:
@@ -141,7 +140,8 @@ class TokenCache(CountedReads):
         waited, pause = 0.0, _FIRST_PAUSE
         while pending:
             pending = await self._serve(pending, reads)
-            if not pending or waited >= (longest := self._longest_wait()):
+            longest = self.lease_wait if self.lease_wait is not None else self.usual_fill_time(self.lease_ttl)
+            if not pending or waited >= longest:
                 break
             pause = min(pause, longest - waited)
             await calls.pause(pause)
@@ -149,10 +149,6 @@ class TokenCache(CountedReads):
         await self._load_only(pending, reads)
         self.count(reads)
         return reads.found
-
-    def _longest_wait(self) -> float:
-        """Return how many seconds to wait for values that other readers load."""
-        return self.lease_wait if self.lease_wait is not None else self.usual_fill_time(self.lease_ttl)
 
     async def _serve(self, keys: list[str], reads: Reads) -> list[str]:
         """Read the keys, fill those without a value, and return those that another reader is filling."""
@@ -300,21 +296,21 @@ def _nonce() -> str:
     return secrets.token_hex(8)
 
 
+@dataclass(frozen=True, slots=True)
 class _CallsInThread(Calls):
     """Makes the calls in the thread that waits for them, so no coroutine ever has to wait."""
 
-    def __init__(self, load_many: LoadMany, sleep: Callable[[float], None]) -> None:
-        self._load_many = load_many
-        self._sleep = sleep
+    load_many: LoadMany
+    sleep: Callable[[float], None]
 
     async def store(self, call: Callable[[], T]) -> T:
         return call()
 
     async def load(self, wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
-        return self._load_many(wanted)
+        return self.load_many(wanted)
 
     async def pause(self, seconds: float) -> None:
-        self._sleep(seconds)
+        self.sleep(seconds)
 
 
 AsyncLoad = Callable[[str, Tokens | None], Awaitable[LoadedValue]]
@@ -348,15 +344,15 @@ class AsyncTokenCache:
         return await asyncio.to_thread(self.cache.invalidate, *keys, token=token)
 
 
+@dataclass(frozen=True, slots=True)
 class _AwaitedCalls(Calls):
-    def __init__(self, load_many: AsyncLoadMany) -> None:
-        self._load_many = load_many
+    load_many: AsyncLoadMany
 
     async def store(self, call: Callable[[], T]) -> T:
         return await asyncio.to_thread(call)
 
     async def load(self, wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
-        return await self._load_many(wanted)
+        return await self.load_many(wanted)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
