@@ -1,7 +1,6 @@
-"""The consumers of the relay's topics: cache invalidation, change log, and a copy of the tables.
+"""The consumers of the relay's topics, run by ``run`` as by ``relay consume``, and functions for your own Spark jobs.
 
-``run`` runs one, as ``relay consume`` does. ``read_changes``, ``changes`` and ``apply_in_order`` are for your own Spark
-jobs. PySpark is imported only when it is needed, so not for the cache without Spark.
+PySpark is imported only when it is needed, so not for the cache without Spark.
 """
 
 from __future__ import annotations

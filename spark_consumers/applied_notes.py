@@ -1,7 +1,6 @@
-"""A target's note about itself: the offsets up to which its tables have everything. Compared at each start.
+"""A target's notes about itself, beside its tables, so that they are lost with them: the offsets that these include.
 
-There is one note beside the tables of each room, which is a source of a copy, or the whole log. So it moves with them,
-and is lost with them, unlike a checkpoint.
+There is one note for each room, which is a source of a copy, or the whole log. Compared at each start.
 """
 
 from __future__ import annotations

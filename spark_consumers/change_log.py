@@ -1,7 +1,7 @@
 """The change log: each change appended once to one table, to be read with plain SQL.
 
-The topic has each change once, so a batch is appended as it is. If a batch comes again, offsets distinguish known
-changes from new ones; otherwise times do: only changes that are not newer than the newest in the log are looked up.
+If a batch comes again, offsets distinguish known changes from new ones; otherwise only changes that are not newer than
+the newest in the log are looked up.
 """
 
 from collections import Counter

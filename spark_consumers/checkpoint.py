@@ -1,8 +1,4 @@
-"""A Spark consumer's checkpoint: where the consumer started, and how far it has come.
-
-It is the truth about progress. The Kafka group ``<name>.<consumer>`` only reports it, so that ordinary tools show the
-lag and a new checkpoint can start exactly there (``--from committed``).
-"""
+"""A Spark consumer's checkpoint: where it started, and how far it has come. The Kafka group only reports that."""
 
 import json
 import secrets

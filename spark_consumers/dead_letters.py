@@ -1,8 +1,7 @@
 """Records that carry no change, and the topic for records that cannot be decoded.
 
-The key of a dead letter is ``topic/partition/offset/consumer``, its value is the record's value, and its headers are
-``reason``, ``consumer`` and perhaps ``detail``. A batch that is applied again sends its dead letters again, under the
-same keys.
+The key of a dead letter is ``topic/partition/offset/consumer``, the same if its batch is applied again. Its value is
+the record's value, and its headers are ``reason``, ``consumer`` and perhaps ``detail``.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,6 @@
 """The rule of the copy, without Spark: how one change, or many, affect a stored row.
 
-A batch is folded change by change from the stored row, so it ends as if each change had been written alone. The
-properties in ``tests/spark_consumers/test_convergence.py`` hold for every version of the rule.
+A batch is folded change by change from the stored row, so it ends as if each change had been written alone.
 """
 
 from bisect import bisect

@@ -1,8 +1,7 @@
 """The cache consumer on Spark: turns batches of changes into invalidations.
 
-The values are decoded in Python, because Spark takes longer to plan the decoding of a small batch than Python takes to
-do it. On one machine the driver does it; on a cluster Spark's Python workers take the large batches, all partitions at
-once. They also take a batch whose values would not fit into the driver.
+The values are decoded in Python, which takes less time than Spark takes to plan it for a small batch. The driver does
+it; on a cluster, and if the values would not fit into the driver, Spark's Python workers do it, all partitions at once.
 """
 
 from __future__ import annotations

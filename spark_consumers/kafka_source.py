@@ -1,7 +1,4 @@
-"""The stream of Kafka records that a consumer reads, and the translation of librdkafka's settings for Java's client.
-
-Each setting of ``kafka.producer`` that concerns the connection is translated or refused by name; none is ignored.
-"""
+"""The stream of Kafka records that a consumer reads, and the translation of librdkafka's settings for Java's client."""
 
 import json
 import re

@@ -1,7 +1,4 @@
-"""The contents of a change log: the offsets that it covers, and how new its changes are. A plain rule, without Spark.
-
-Written with each append, in the same commit, so it never claims more than the log has.
-"""
+"""The contents of a change log, written with each append: the offsets that it covers, and how new its changes are."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,8 +1,4 @@
-"""Prints the statements that query the change log, for Spark 4 and DuckDB: ``python -m spark_consumers.log_script``.
-
-In Spark, a function declares the types that it takes, and a few functions have other names. Everything else is in the
-template ``sql/log.sql``.
-"""
+"""Prints the statements that query the change log, for Spark 4 and DuckDB: ``python -m spark_consumers.log_script``."""
 
 import sys
 from pathlib import Path

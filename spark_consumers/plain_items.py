@@ -1,9 +1,7 @@
 """Finds the items of a batch that SQL can decide, because their changes and the stored row have plain tokens.
 
-Where the tokens of an item's changes ascend, the rule ends with its newest change wherever that is newer than the
-stored row. So only that change is written, by a statement that compares the tokens. All else is left to ``fold``.
-The Java class beside this module finds them: in Spark's SQL that takes a sort of all changes and a join with them,
-most of the time of a batch.
+Where the tokens of an item's changes ascend, only its newest change is written, by a statement that compares the
+tokens. All else is left to ``fold``. A Java class finds them: that takes most of the time of a batch in SQL.
 """
 
 from __future__ import annotations

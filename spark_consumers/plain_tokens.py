@@ -1,7 +1,7 @@
 """Event tokens that SQL can compare: they differ only in one number, and the larger number is newer.
 
-They have the same shard and no origin. Such positions are two DynamoDB sequence numbers, or two GTID sets that differ
-only in the last sequence number. ``relay.token.compare`` has the rule for all tokens; on these it says the same.
+They have the same shard and no origin, and are DynamoDB sequence numbers, or GTID sets that differ only in the last
+sequence number. ``relay.token.compare`` says the same about them.
 """
 
 # GTIDs with more digits may exceed the largest one that a server assigns.

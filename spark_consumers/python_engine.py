@@ -1,8 +1,7 @@
 """The cache consumer without Spark: one plain process that reads all partitions of its topics.
 
-The Kafka group's offsets are its checkpoint. They are committed only after a batch was applied, so a batch cut off by a
-crash is applied again, which is harmless. So any number of such processes may run, also beside Spark. While a batch is
-applied, which partly means waiting for the store, the next is read and decoded.
+The Kafka group's offsets are its checkpoint, committed only after a batch was applied. So any number of such processes
+may run, also beside Spark. While a batch is applied, which partly means waiting for the store, the next is decoded.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """Runs one consumer: its batches, its retries and its stop.
 
-Spark's checkpoint advances only after a batch was applied. So a batch that failed, or was cut off by a crash, is
-applied again; the sinks make that harmless.
+Spark's checkpoint advances only after a batch, so one that failed is applied again; the sinks make that harmless.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""How long a consumer waits for a value's schema before it considers the value foreign.
+"""How long a consumer waits for a value's schema before it considers the value foreign, and makes it a dead letter.
 
 The relay publishes a schema before it uses it, so a missing one is delayed, for example by a mirror of the topics, or
-was never published. A value that is given up becomes a complete dead letter, so that a redrive brings it back once its
-schema is published.
+was never published.
 """
 
 import math

@@ -1,7 +1,6 @@
-"""The Spark session of a consumer, with its own driver or in the one that ``spark-submit`` started.
+"""The Spark session of a consumer, with its own driver or in an existing one, there with separate SQL settings.
 
-In an existing driver, the consumer gets a separate session, whose SQL settings do not affect the others. Settings of
-the user are never overridden.
+Settings of the user are never overridden.
 """
 
 import os

@@ -1,7 +1,6 @@
 """What the consumers use of Spark, Delta and Iceberg that these do not promise to keep, where nothing public serves.
 
-A test plays each function on each version of Spark. Beside them, the Java classes of this folder read and make rows of
-Spark's own plans (`InternalRow` and what it consists of, `XXH64`).
+The Java classes of this folder also use `InternalRow`, what it consists of, and `XXH64`.
 """
 
 from collections.abc import Mapping

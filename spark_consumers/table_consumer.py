@@ -1,7 +1,4 @@
-"""The consumer of changes on Spark: the common base of the change log, the copy and your own consumers.
-
-Besides the rule for changes, it handles the other records: schemas to wait for, gaps, and dead letters.
-"""
+"""The common base of the change log, the copy and your own consumers: schemas to wait for, gaps, and dead letters."""
 
 import time
 from collections import Counter

@@ -1,8 +1,4 @@
-"""Reads from Kafka values what a cache needs of their changes, in plain Python, for both engines of its consumer.
-
-Only the columns in cache keys are decoded, by the reader of the schema that a value's header names. A value has the
-same text in a cache key whether its column is declared or not.
-"""
+"""Reads from Kafka values what a cache needs of their changes, in plain Python, for both engines of its consumer."""
 
 import struct
 from collections.abc import Callable, Collection, Container, Iterable, Mapping

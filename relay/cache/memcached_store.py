@@ -1,7 +1,6 @@
 """memcached as a store, by the meta commands of version 1.6.
 
-An entry is one item: the length of its JSON, the JSON, and the value. A compare-and-set reads the item, compares its
-JSON, and writes on condition that the item has not changed since.
+An entry is one item: the length of its JSON, the JSON, and the value.
 """
 
 import math

@@ -1,7 +1,6 @@
-"""Redis as a store: reads and compare-and-sets by scripts, and generations valid only for certain server runs.
+"""Redis as a store: an entry is a hash with the fields ``e`` (the entry's JSON) and ``v`` (the value).
 
-An entry is a hash with the fields ``e`` (the entry's JSON) and ``v`` (the value). The key of a generation has its id
-and the runs of the primaries on which it is valid. Redis 6 or newer is required.
+The key of a generation has its id and the runs of the primaries on which it is valid.
 """
 
 import re

@@ -1,7 +1,6 @@
 """Rebuilds the copy or the log from the topics, in a new target: ``relay replay``.
 
-It runs batches of the consumer itself, with a different target, from one place of the topics to another. So the
-consumer's rules apply, and it may run beside the consumer.
+It runs batches of the consumer itself, with a different target, so the consumer's rules apply.
 """
 
 import json

@@ -1,8 +1,4 @@
-"""The progress of a replay, and its next batch. A plain rule, without Spark.
-
-The state is one local file, which is written after each batch. A batch cut off by a crash comes again, which the
-targets make harmless.
-"""
+"""The progress of a replay, in one local file that is written after each batch, and its next batch. Without Spark."""
 
 import hashlib
 import json

@@ -1,8 +1,7 @@
 """Where a replay writes, and how that takes the place of the present target, so that the consumer continues there.
 
-It writes to a new place in Delta, a different PostgreSQL database, or new schemas in the same one. The target and the
-consumer's checkpoint change together: a file in the checkpoint's folder describes the steps. It is written before the
-first and removed after the last, and no consumer starts from that checkpoint meanwhile. Each step may be repeated.
+The target and the consumer's checkpoint change together: a file in the checkpoint's folder describes the steps, before
+the first and until the last, and no consumer starts from that checkpoint meanwhile. Each step may be repeated.
 """
 
 import contextlib
