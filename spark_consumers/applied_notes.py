@@ -6,6 +6,7 @@ There is one note for each room, which is a source of a copy, or the whole log. 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,6 +91,7 @@ def holes(begin: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str,
     ]
 
 
+@dataclass(eq=False, repr=False)
 class AppliedNotes:
     """The notes of one target. ``rooms``: the topics of each. ``ids``: returns the topics' ids.
 
@@ -98,19 +100,14 @@ class AppliedNotes:
     config completely has no room.
     """
 
-    def __init__(
-        self,
-        rooms: Mapping[str, Collection[str]],
-        ids: Callable[[], Mapping[str, str]],
-        change: ChangeNote,
-        lost: Callable[[SparkSession, str, Collection[str]], Mapping[str, str]] = lambda *_: {},
-    ) -> None:
-        self._rooms = rooms
-        self._ids = ids
-        self._change = change
-        self._find_lost = lost
+    _rooms: Mapping[str, Collection[str]]
+    _ids: Callable[[], Mapping[str, str]]
+    _change: ChangeNote
+    _find_lost: Callable[[SparkSession, str, Collection[str]], Mapping[str, str]] = lambda *_: {}
+
+    def __post_init__(self) -> None:
         # The tables that have changes, and those in the note that the target lacks, with their topics.
-        self._tables: dict[str, set[str]] = {room: set() for room in rooms}
+        self._tables: defaultdict[str, set[str]] = defaultdict(set)
         self._lost: dict[str, Mapping[str, str]] = {}
         # The known content of each room's note, and topics in it that no longer belong to the room.
         self._last: dict[str, Mapping[str, Mapping[str, int]]] = {}
@@ -159,7 +156,7 @@ class AppliedNotes:
     def add_tables(self, names: Iterable[tuple[str, str]]) -> None:
         """Note tables, by source, together with the next offsets."""
         for room, table in names:
-            self._tables.setdefault(room, set()).add(table)
+            self._tables[room].add(table)
 
     def _advanced(self, room: str, reached: Offsets, gaps: Sequence[LostChanges], text: str) -> str:
         applied, noted, tables = self._read(room, text)
@@ -171,10 +168,9 @@ class AppliedNotes:
         listed = {gap.id: gap for gap in (*noted, *gaps)}.values()
         self._know_open(room, listed)
         reached_json = applied.advanced(reached).to_json().decode()
-        there = self._tables.get(room, set()).union(tables) - {
-            gap.table for gap in self._open[room] if not gap.taken_back
-        }
-        return json.dumps({"applied": reached_json, "gaps": to_json([*listed]), "tables": sorted(there)})
+        aside = {gap.table for gap in self._open[room] if not gap.taken_back}
+        there = sorted(self._tables[room].union(tables) - aside)
+        return json.dumps({"applied": reached_json, "gaps": to_json([*listed]), "tables": there})
 
     def _read(self, room: str, text: str) -> tuple[AppliedChanges, list[LostChanges], list[str]]:
         """Return the offsets, gaps and tables in a note, without topics that were created again and lost tables."""

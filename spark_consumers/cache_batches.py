@@ -32,9 +32,8 @@ _LEAVES_ROWS = ("CREATE", "INDEX")
 class BatchOutcome:
     """The result of applying some records.
 
-    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones and
-    statements. ``oldest``: the first commit among the changes, in epoch seconds, or None if there is none, or no change
-    has a time.
+    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones and statements.
+    ``oldest``: the first known commit among the changes, in epoch seconds, or None.
     """
 
     rows: int = 0
@@ -68,41 +67,40 @@ def chunks(records: Iterable[KafkaRecord]) -> Iterator[list[KafkaRecord]]:
         yield chunk
 
 
+@dataclass(eq=False)
 class LagAlarm:
     """Warns once when changes begin to be applied later than half of ``tombstone_ttl`` (seconds) after their commit,
-    and logs when they no longer are.
+    and logs when they no longer are. Used by one thread at a time.
 
-    No stale value is stored at any time. But a value already in the cache is served until its invalidation comes: see
-    "Times" in ``relay/cache/README.md``. Used by one thread at a time.
+    No stale value is stored meanwhile, but what is in the cache is served until its invalidation comes ("Times" in
+    ``relay/cache/README.md``).
     """
 
-    def __init__(
-        self, tombstone_ttl: float, *, log: Callable[..., None] = log_event, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._tombstone_ttl = tombstone_ttl
-        self._log = log
-        self._clock = clock
-        self._late_at: float | None = None  # the last late batch since the warning, or None if there was none
+    tombstone_ttl: float
+    log: Callable[..., None] = log_event
+    clock: Callable[[], float] = time.time
+    late_at: float | None = None
+    """The last late batch since the warning, or None if there was none."""
 
     def lag(self, oldest: int | None) -> dict[str, Any]:
         """Return the lag in the line of a batch. ``oldest``: its first commit in epoch seconds, if known."""
         if oldest is None:
             return {}
-        now = self._clock()
+        now = self.clock()
         lag = max(0, round(now - oldest))
-        if lag > self._tombstone_ttl / 2:
-            is_first, self._late_at = self._late_at is None, now
+        if lag > self.tombstone_ttl / 2:
+            is_first, self.late_at = self.late_at is None, now
             if is_first:
                 said = (
                     f"changes are applied {lag} s after their commit, which is more than half of cache.tombstone_ttl "
-                    f"({self._tombstone_ttl:g} s): until then the cache serves what they replaced. `relay status` "
+                    f"({self.tombstone_ttl:g} s): until then the cache serves what they replaced. `relay status` "
                     "shows whether the relay is behind; if not, this consumer or the cache is too slow. Where such a "
                     "lag is expected, set tombstone_ttl to more than twice as much"
                 )
-                self._log("behind", "cache", lag=lag, tombstone_ttl=self._tombstone_ttl, error=said)
-        elif self._late_at is not None and not 0 <= now - self._late_at < _CALM:  # the clock may have been set back
-            self._late_at = None
-            self._log("no longer behind", "cache", lag=lag, tombstone_ttl=self._tombstone_ttl)
+                self.log("behind", "cache", lag=lag, tombstone_ttl=self.tombstone_ttl, error=said)
+        elif self.late_at is not None and not 0 <= now - self.late_at < _CALM:  # the clock may have been set back
+            self.late_at = None
+            self.log("no longer behind", "cache", lag=lag, tombstone_ttl=self.tombstone_ttl)
         return {"lag": lag}
 
 

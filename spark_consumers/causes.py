@@ -22,9 +22,8 @@ _OF_A_QUERY = re.compile(r"\[STREAM_FAILED\] Query \[[^]]*\] terminated with exc
 
 def with_full_disk(said: str, checkpoint: str) -> str:
     """Return the text of an error. If a disk is full, which the error does not show, add which disks it may be."""
-    if "No space left on device" not in said:
-        return said
-    return f"{said}: make room for the checkpoint {checkpoint}, for the tables, or for Spark's temporary files"
+    hint = f": make room for the checkpoint {checkpoint}, for the tables, or for Spark's temporary files"
+    return f"{said}{hint}" if "No space left on device" in said else said
 
 
 def sql_state(error: BaseException) -> str:
@@ -58,10 +57,8 @@ def _in_java(error: BaseException) -> Iterator[Any]:
 def cause(error: BaseException) -> str:
     """Return one line for an error. Spark's has the cause at the end, or at the end of Python's on an executor."""
     try:
-        lines = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines() or [type(error).__name__]
     except Exception:  # PySpark asks the JVM for the text, and the JVM may have ended
-        lines = []
-    if not lines:
         return type(error).__name__
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     if "Traceback (most recent call last):" in str(error):

@@ -122,8 +122,7 @@ class ChangeLog:
             )
             newest = {_name(group): group["last"] for group in groups}
             applied = self._append(changes, groups, contents, contents.after(given.begin, given.end, newest), given)
-            redriven = [group for group in groups if group["redriven"]]
-            if redriven:
+            if redriven := [group for group in groups if group["redriven"]]:
                 applied += self._complete_stubs(changes, redriven)
             self._table.upkeep.run(given.records.sparkSession)
         return {"applied": applied, "ignored": rows - applied}
@@ -166,12 +165,10 @@ class ChangeLog:
 
     def _complete_stubs(self, changes: DataFrame, groups: Sequence[Row]) -> int:
         """Replace stubs by the complete changes, which have the same times and stay in the stubs' places."""
-        changes.where(F.col("images") != Images.OMITTED).dropDuplicates(["event_id"]).createOrReplaceTempView(
-            "relay_batch"
-        )
-        updates = ", ".join(
-            f"t.{name} = s.{name}" for name in map(delta.quoted, [each for each in COLUMNS if each not in _PLACE])
-        )
+        complete = changes.where(F.col("images") != Images.OMITTED).dropDuplicates(["event_id"])
+        complete.createOrReplaceTempView("relay_batch")
+        names = [delta.quoted(name) for name in COLUMNS if name not in _PLACE]
+        updates = ", ".join(f"t.{name} = s.{name}" for name in names)
         return self._table.merge(
             changes.sparkSession,
             f"""MERGE INTO {self._table.name} t USING relay_batch s

@@ -95,12 +95,11 @@ class ConsumerCheckpoint:
         left = [topic for topic in self.resume() if topic not in wanted]
         if makes_up:
             left = [topic for topic in left if topic in there]  # I12
-        for topic in left:
-            if topic not in there:
-                raise ConfigError(
-                    f"topic {topic}, which is in the checkpoint {self.location}, is no longer in the config or on "
-                    f"Kafka: name another folder with --checkpoint, and add --from committed to continue there"
-                )
+        for topic in (topic for topic in left if topic not in there):
+            raise ConfigError(
+                f"topic {topic}, which is in the checkpoint {self.location}, is no longer in the config or on Kafka: "
+                "name another folder with --checkpoint, and add --from committed to continue there"
+            )
         return [*wanted, *left]  # I1
 
     def begin(self, start: Offsets) -> None:

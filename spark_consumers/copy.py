@@ -1,14 +1,14 @@
 """The copy: one table per source table, with its current rows and the event token of each.
 
-The token beside a row decides what may replace it (``fold``). Where the tokens of an item's changes are numbers of one
-shard, the statement that writes its newest change compares it with the stored one (``plain_items``). For all other
-items the stored tokens are read, the rows are decided on the driver, and one statement writes them, each only where the
-stored token has not changed since. Images may be large, so they are not collected on the driver.
+Where the tokens of an item's changes are numbers of one shard, the statement that writes its newest change compares it
+with the stored one (``plain_items``). For all other items the stored tokens are read, the rows are decided on the
+driver (``fold``), and one statement writes them, each only where the stored token has not changed since.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any
@@ -59,9 +59,9 @@ def copy_consumer(config: Config, copy: CopyConfig, target: CopyTarget | None = 
         return {topic: number for topic, number in ids().items() if topic == config.topic(table)}
 
     target = target or copy_target(config, copy)
-    rooms: dict[str, set[str]] = {}
+    rooms: defaultdict[str, set[str]] = defaultdict(set)
     for table, source in config.tables.items():
-        rooms.setdefault(source.name, set()).add(config.topic(table))
+        rooms[source.name].add(config.topic(table))
     open_table = target.open()
 
     def lost(session: SparkSession, source: str, tables: Collection[str]) -> Mapping[str, str]:
@@ -83,6 +83,7 @@ def is_there(table: TargetTable, session: SparkSession) -> bool:
         return True
 
 
+@dataclass(eq=False, repr=False)
 class TableCopies:
     """The copies of all tables. ``open_table``: opens one, by source and table. ``tombstone_retention``: seconds.
 
@@ -90,31 +91,22 @@ class TableCopies:
     topics, even of tables without any change so far. ``notes``: keep the gaps for later tables.
     """
 
-    def __init__(
-        self,
-        open_table: Callable[[str, str], TargetTable],
-        tombstone_retention: float,
-        topic_ids: Callable[[str], Mapping[str, str]] = lambda table: {},
-        published: Callable[[], Sequence[Layout]] = lambda: (),
-        notes: AppliedNotes = NOT_KNOWN,
-    ) -> None:
-        self._open_table = open_table
-        self._retention = tombstone_retention
-        self._topic_ids = topic_ids
-        self._published = published
-        self._notes = notes
+    open_table: Callable[[str, str], TargetTable]
+    tombstone_retention: float
+    topic_ids: Callable[[str], Mapping[str, str]] = lambda table: {}
+    published: Callable[[], Sequence[Layout]] = lambda: ()
+    notes: AppliedNotes = NOT_KNOWN
+
+    def __post_init__(self) -> None:
         self._tables: dict[_Name, CopyTable] = {}
         self._met: set[_Name] = set()  # the tables that had changes
 
     def note_gaps(self, session: SparkSession, gaps: Sequence[LostChanges]) -> None:
         """Note gaps, each of one table, for later tables and beside the existing tables."""
-        self._notes.add_gaps(session, gaps)
-        batch = session.range(0)  # a target takes its session
-        by_table: dict[_Name, list[LostChanges]] = {}
-        for gap in gaps:
-            by_table.setdefault((str(gap.source), str(gap.table)), []).append(gap)
-        for name, found in by_table.items():
-            self._mark(batch, name, {}, found)
+        self.notes.add_gaps(session, gaps)
+        for name in dict.fromkeys((str(gap.source), str(gap.table)) for gap in gaps):
+            of_table = [gap for gap in gaps if (gap.source, gap.table) == name]
+            self._mark(session.range(0), name, {}, of_table)  # a target takes its session
 
     def plan(self, given: TableBatch) -> BatchPlan:
         nul = all(self._table(*name).target.keeps_nul for name in _names(given.layouts))
@@ -126,7 +118,7 @@ class TableCopies:
         by_table = _by_table(given.layouts, found.layouts)
         # Gaps come first, so that a snapshot in this batch can repair them.
         self._mark_new(given, by_table)
-        self._notes.add_gaps(batch.sparkSession, gaps)
+        self.notes.add_gaps(batch.sparkSession, gaps)
         for name in self._names_of_all(given) if gaps else ():
             self._mark(batch, name, by_table, [gap for gap in gaps if gap.source in (name[0], None)])
         for name, used in by_table.items():
@@ -140,20 +132,20 @@ class TableCopies:
                 self._note_repaired(batch, name, table)
                 collected += table.tombstones.collect(batch)
                 table.target.maintain(batch)
-        self._notes.add_tables(by_table)
+        self.notes.add_tables(by_table)
         return {**asdict(counts), "collected": collected}
 
     @contextmanager
     def _or_set_aside(self, batch: DataFrame, name: _Name) -> Iterator[None]:
         """Set a table aside if it cannot take its changes in this batch, and let the others continue."""
-        known = self._notes.set_aside().get(name)
+        known = self.notes.set_aside().get(name)
         try:
             yield
         except TableFault as fault:
             lost = LostChanges.by_fault(f"aside/{name[1]}", *name, str(fault))
             lost = replace(lost, open_since=known.open_since if known else lost.found_at)
-            self._notes.add_gaps(batch.sparkSession, [lost])  # I9: before the batch counts as applied
-            if name not in self._notes.set_aside():
+            self.notes.add_gaps(batch.sparkSession, [lost])  # I9: before the batch counts as applied
+            if name not in self.notes.set_aside():
                 raise  # no table has a note of it
             self._tables.pop(name, None)  # somebody may drop it, too
             if known is None:
@@ -161,24 +153,24 @@ class TableCopies:
 
     def _take_back(self, batch: DataFrame, name: _Name, table: CopyTable) -> None:
         """Note beside a table that was set aside, and can take changes again, that it has missed some."""
-        if lost := self._notes.set_aside().get(name):
+        if lost := self.notes.set_aside().get(name):
             missed = replace(lost, open_since=0.0)
             table.tombstones.forget_snapshots(batch)  # I7: its end would delete rows read meanwhile
             table.add_gaps(batch, [missed])
-            self._notes.add_gaps(batch.sparkSession, [replace(lost, taken_back=True)])
+            self.notes.add_gaps(batch.sparkSession, [replace(lost, taken_back=True)])
             log_event("taken back", "copy", source=name[0], table=name[1], missing="read it again: `relay snapshot`")
 
     def _note_repaired(self, batch: DataFrame, name: _Name, table: CopyTable) -> None:
         """Note that a table that was taken back no longer lacks anything."""
-        lost = self._notes.incomplete().get(name)
+        lost = self.notes.incomplete().get(name)
         if lost and lost.id not in {gap.id for gap in table.noted_gaps(batch) or ()}:
-            self._notes.add_gaps(batch.sparkSession, [replace(lost, open_since=0.0)])
+            self.notes.add_gaps(batch.sparkSession, [replace(lost, open_since=0.0)])
 
     def _mark_new(self, given: TableBatch, changed: _Tables) -> None:
         """Note past gaps at tables with their first changes, because they did not exist to note them."""
         new = changed.keys() - self._met
         for source in {source for source, _ in new}:
-            past = self._notes.gaps(given.records.sparkSession, source)
+            past = self.notes.gaps(given.records.sparkSession, source)
             names = [name for name in new if name[0] == source] if past else []
             if unmarked := [name for name in names if self._gaps_beside(given.records, name) is None]:
                 # A snapshot has repaired the gaps that no table of the source still notes.
@@ -187,7 +179,7 @@ class TableCopies:
                     of_all = [gap for gap in (past if known is None else known) if gap.table is None]
                     missed = [gap for gap in past if gap.table == name[1]]
                     self._mark(given.records, name, changed, [*of_all, *missed])  # I9
-        self._met |= new - self._notes.set_aside().keys()
+        self._met |= new - self.notes.set_aside().keys()
 
     def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:
         """Return the gaps that any table of a source has noted, or None if none of the tables ever noted one."""
@@ -204,7 +196,7 @@ class TableCopies:
 
     def _names_of_all(self, given: TableBatch) -> list[_Name]:
         """Return the tables that a gap may concern. Raises ``Unavailable``."""
-        return _names([*given.layouts, *self._published()])  # I9
+        return _names([*given.layouts, *self.published()])  # I9
 
     def _mark(self, batch: DataFrame, name: _Name, changed: _Tables, gaps: Sequence[LostChanges]) -> None:
         """Note gaps beside a table, if it exists or this batch creates it."""
@@ -220,8 +212,8 @@ class TableCopies:
 
     def _table(self, source: str, table: str) -> CopyTable:
         if (source, table) not in self._tables:
-            opened = self._open_table(source, table)
-            self._tables[source, table] = CopyTable(opened, self._retention, partial(self._topic_ids, table))
+            opened, ids = self.open_table(source, table), partial(self.topic_ids, table)
+            self._tables[source, table] = CopyTable(opened, self.tombstone_retention, ids)
         return self._tables[source, table]
 
 
@@ -230,9 +222,9 @@ def _names(layouts: Sequence[Layout]) -> list[_Name]:
 
 
 def _by_table(layouts: Sequence[Layout], numbers: Iterable[int]) -> _Tables:
-    found: _Tables = {}
+    found: _Tables = defaultdict(dict)
     for number in numbers:
-        found.setdefault((layouts[number].source, layouts[number].table), {})[number] = layouts[number]
+        found[layouts[number].source, layouts[number].table][number] = layouts[number]
     return found
 
 

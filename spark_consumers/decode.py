@@ -4,6 +4,7 @@ A query with 200 of Spark's ``from_avro``, which has one schema for a column, to
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -68,10 +69,10 @@ def _struct(decoded: StructType, part: str) -> StructType:
 
 
 def _union(table: str, versions: Iterable[tuple[Sequence[RecordField], StructType]]) -> StructType:
-    found: dict[str, list[tuple[str, DataType]]] = {}
+    found: defaultdict[str, list[tuple[str, DataType]]] = defaultdict(list)
     for fields, decoded in versions:
         for each in fields:
-            found.setdefault(each.name, []).append((each.kind, decoded[each.avro].dataType))
+            found[each.name].append((each.kind, decoded[each.avro].dataType))
     return StructType([StructField(name, _type(table, name, of_column)) for name, of_column in found.items()])
 
 
@@ -190,12 +191,8 @@ class Decoder:
             body = F.when(is_own, F.substring("value", len(header) + 1, 0x7FFFFFFF))
             columns.append(from_avro(body, _dumps(schema), _OPTIONS).alias(f"d{number}"))
         decoded = read.select("*", *columns)
-        versions = []
-        for number, layout in enumerate(self.layouts):
-            kind = decoded.schema[f"d{number}"].dataType
-            assert isinstance(kind, StructType)
-            versions.append((layout, kind))
-        types = TypedTable.of(table, versions)
+        kinds = [_struct(decoded.schema, f"d{number}") for number in range(len(self.layouts))]
+        types = TypedTable.of(table, list(zip(self.layouts, kinds, strict=True)))
         found: dict[str, Column] = {}
         for name, kind in {"key": types.key, "old": types.row, "new": types.row}.items():
             chosen = F.lit(None).cast(kind)

@@ -64,9 +64,9 @@ def _run(session: SparkSession, modules: Sequence[str], problems: list[str]) -> 
 
 def _missing(modules: Sequence[str], _: Iterable[int]) -> list[str]:
     """Return why a module cannot be imported, if one cannot. Runs on an executor."""
-    for name in modules:
-        try:
+    try:
+        for name in modules:
             importlib.import_module(name)
-        except Exception as error:
-            return [f"{type(error).__name__}: {error}"]
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
     return []

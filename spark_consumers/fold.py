@@ -4,6 +4,7 @@ A batch is folded change by change from the stored row, so it ends as if each ch
 """
 
 from bisect import bisect
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -215,9 +216,8 @@ def _held_only_by(truncations: Iterable[EventToken | None], stored: StoredRow) -
     if any(token is not None and row is not None and token.shard == row.shard for token in younger):
         return True
     wanted = _range(row)
-    ranges = sorted({_range(token) for token in younger}, key=lambda found: (found.start, found.end))
     covered_to = wanted.start
-    for found in ranges:
+    for found in sorted({_range(token) for token in younger}, key=attrgetter("start", "end")):
         if found.start <= covered_to and (not found.end or found.end > covered_to):
             if not found.end or (wanted.end and wanted.end <= found.end):
                 return True
@@ -255,9 +255,8 @@ def sweep(stored: StoredRow, end: ChangeHead) -> tuple[StoredRow, Verdict]:
 def fold(stored: StoredRow | None, changes: Iterable[ChangeHead], counts: VerdictCounts) -> StoredRow | None:
     """Apply the changes of one item, in their order (I2), and count the verdicts."""
     for change in changes:
-        after, verdict = store(stored, change)
-        counts.count(verdict, after)
-        stored = after
+        stored, verdict = store(stored, change)
+        counts.count(verdict, stored)
     return stored
 
 
@@ -268,28 +267,27 @@ def split_at_truncations(
 
     A row that is read again after a truncation has no token to protect it: only its offset says that it is younger.
     """
-    offsets: dict[int, list[int]] = {}
-    numbered: dict[int, dict[str, tuple[ChangeHead, list[int]]]] = {}
+    offsets: defaultdict[int, list[int]] = defaultdict(list)
+    numbered: defaultdict[int, dict[str, tuple[ChangeHead, list[int]]]] = defaultdict(dict)
     for truncation in sorted(truncations, key=attrgetter("partition_offset")):
         partition, offset = truncation.partition_offset
-        in_partition = offsets.setdefault(partition, [])
         # Each truncation is in every partition.
-        same = numbered.setdefault(len(in_partition), {}).setdefault(truncation.event_id, (truncation, []))
+        same = numbered[len(offsets[partition])].setdefault(truncation.event_id, (truncation, []))
         same[1].append(partition)
-        in_partition.append(offset)
-    between: dict[int, list[ChangeHead]] = {}
+        offsets[partition].append(offset)
+    between: defaultdict[int, list[ChangeHead]] = defaultdict(list)
     for change in changes:
         partition, offset = change.partition_offset
-        between.setdefault(bisect(offsets.get(partition, []), offset), []).append(change)
+        between[bisect(offsets[partition], offset)].append(change)
     for number in range(max([*between, *numbered], default=-1) + 1):
-        yield between.get(number, []), list(numbered.get(number, {}).values())
+        yield between[number], list(numbered[number].values())
 
 
 def group_by_item(changes: Iterable[ChangeHead]) -> Mapping[tuple[str, ...], Sequence[ChangeHead]]:
     """Return each item's changes ordered by partition and offset, which is the source's order (I2)."""
-    items: dict[tuple[str, ...], list[ChangeHead]] = {}
+    items: defaultdict[tuple[str, ...], list[ChangeHead]] = defaultdict(list)
     for change in changes:
-        items.setdefault(change.key, []).append(change)
+        items[change.key].append(change)
     for of_item in items.values():
         of_item.sort(key=attrgetter("partition_offset"))
     return items

@@ -75,9 +75,8 @@ class CacheConsumer(Consumer):
 
     def apply_records(self, records: PackedRecords, expected: int, dead_letters: DeadLetterTopic) -> dict[str, int]:
         """Do the work of `apply`. ``expected``: the most records."""
-        outcome = None
-        if expected < _LARGE_BATCH or not records.is_on_cluster:
-            outcome = self._apply_here(records, expected)
+        is_for_driver = expected < _LARGE_BATCH or not records.is_on_cluster
+        outcome = self._apply_here(records, expected) if is_for_driver else None
         if outcome is None:
             outcome = BatchOutcome()
             since = self.continuity.published_since

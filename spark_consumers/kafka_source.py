@@ -141,6 +141,8 @@ def _ssl(given: dict[str, str]) -> dict[str, str]:
         settings["ssl.keystore.type"] = "PKCS12"  # the only type that librdkafka reads
         for key in {"ssl.keystore.location", "ssl.keystore.password"} & given.keys():
             settings[key] = given.pop(key)
+    if "ssl.key.password" in given:
+        settings["ssl.key.password"] = given.pop("ssl.key.password")
     for part, java in (
         ("ssl.ca", "ssl.truststore.certificates"),
         ("ssl.certificate", "ssl.keystore.certificate.chain"),
@@ -161,9 +163,6 @@ def _ssl(given: dict[str, str]) -> dict[str, str]:
                 )
             settings[java] = pem
             settings["ssl.truststore.type" if part == "ssl.ca" else "ssl.keystore.type"] = "PEM"
-    password = given.pop("ssl.key.password", None)
-    if password is not None:
-        settings["ssl.key.password"] = password
     return settings
 
 

@@ -155,9 +155,7 @@ class HadoopFolder:
 
     def names(self, folder: str) -> list[str]:
         path = self._path(folder)
-        if not self._files.exists(path):
-            return []
-        return [status.getPath().getName() for status in self._files.list(path)]
+        return [each.getPath().getName() for each in self._files.list(path)] if self._files.exists(path) else []
 
     def _path(self, *names: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path(below(self.uri, *names))

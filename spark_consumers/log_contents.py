@@ -30,8 +30,7 @@ class LogContents:
     def from_json(cls, text: str | None) -> Self | None:
         """Return the contents that ``to_json`` has written, or None for other text."""
         try:
-            found = json.loads(text or "null")
-            return cls(**found[_MARK])
+            return cls(**json.loads(text or "null")[_MARK])
         except (TypeError, ValueError, KeyError):
             return None
 

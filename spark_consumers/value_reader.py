@@ -178,9 +178,7 @@ def _converts(
     found = []
     for each in fields:
         # Numbers too long for an Avro decimal are text.
-        kind = each.column or ""
-        if kind.startswith("decimal") and each.type == "string":
-            kind = "digits"
+        kind = "digits" if each.kind.startswith("decimal") and each.type == "string" else each.kind
         if each.name in wanted and kind in converts:
             found.append((each.name, converts[kind]))
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from relay.errors import ConfigError
 from relay.kafka.created_again import created_again
-from relay.kafka.group_offsets import Offsets, count_between
+from relay.kafka.group_offsets import Offsets, count_between, up_to
 from spark_consumers.applied_notes import holes
 from spark_consumers.locations import LocalFolder
 
@@ -90,14 +90,12 @@ def refuse_another(state: ReplayState, asked: Mapping[str, str], topics: Mapping
 
 def refuse_lost(state: ReplayState, first: Offsets) -> None:
     """Raise ``ConfigError`` if Kafka has removed unread records of a replay. ``first``: the oldest offsets."""
-    for topic, partitions in state.end.items():
-        for partition, stop in partitions.items():
-            reached, oldest = state.reached[topic][partition], first[topic][partition]
-            if reached < min(oldest, stop):
-                raise ConfigError(
-                    f"{topic}[{partition}]: Kafka has removed the records from offset {reached} to {oldest} since the "
-                    "replay began: give the topic a longer retention, remove the target, and start over"
-                )
+    for lost in holes(state.reached, up_to(state.end, first)):
+        oldest = first[lost.topic][lost.partition]
+        raise ConfigError(
+            f"{lost.topic}[{lost.partition}]: Kafka has removed the records from offset {lost.begin} to {oldest} since "
+            "the replay began: give the topic a longer retention, remove the target, and start over"
+        )
 
 
 def refuse_emptied(state: ReplayState, applied: Offsets, target: str, path: Path) -> None:
