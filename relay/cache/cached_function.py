@@ -124,10 +124,7 @@ class CachedFunction(_Keyed[TokenCache, P, R]):
         return self._loaded(call, self._function(*call.args, **call.kwargs))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load keys of this function, for ``relay verify --loader``; other keys are ignored.
-
-        Raises ``ConfigError`` if the arguments cannot be read from a key.
-        """
+        """Load its keys, for ``relay verify --loader``. Raises ``ConfigError`` if keys give no arguments."""
         return {key: self.load(**each) for key, each in self._arguments(wanted).items()}  # type: ignore[call-arg]
 
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:

@@ -14,9 +14,7 @@ from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite
 from relay.errors import ConfigError, RelayError, StoreFull
 from relay.kafka.created_again import created_again
 
-Offsets = Mapping[str, Mapping[str, int]]
-"""By topic and partition."""
-
+Offsets = Mapping[str, Mapping[str, int]]  # by topic and partition
 _ATTEMPTS = 100  # more conflicts in a row mean a fault, not contention
 
 

@@ -13,11 +13,8 @@ import orjson
 
 from relay.token import EventToken, Order, compare, is_numbered
 
-MAX_COMPONENTS = 8
-"""The most tokens an entry holds; the oldest are dropped."""
-
-UNPLACED = ""
-"""The component for invalidations whose shard is unknown; its token is null."""
+MAX_COMPONENTS = 8  # the most tokens that an entry holds; the oldest are dropped
+UNPLACED = ""  # the component for invalidations whose shard is unknown; its token is null
 
 Tokens = Mapping[str, EventToken | None]
 """Tokens by component: the token's qualified shard, or ``UNPLACED`` with None."""

@@ -111,7 +111,9 @@ def announced(
     *earlier, last = floors.periods
     held = dict(last.tokens)
     for token in placed:
-        held[token.shard] = _joined(held.get(token.shard, ()), token)
+        of_shard = held.get(token.shard, ())
+        if not any(reaches(each, token) for each in of_shard):
+            held[token.shard] = (*(each for each in of_shard if not reaches(token, each)), token)
     if any(len(unordered) > _MOST_UNORDERED for unordered in held.values()):
         return anew
     begins = {token.shard for token in placed if _begins(token, floors, published_since)} - floors.begun
@@ -184,12 +186,6 @@ def _newest(tokens: Iterable[EventToken]) -> Iterable[EventToken]:
         if place not in found or found[place][0] < number:
             found[place] = number, token
     return [token for _, token in found.values()]
-
-
-def _joined(held: Unordered, token: EventToken) -> Unordered:
-    if any(reaches(each, token) for each in held):
-        return held
-    return (*(each for each in held if not reaches(token, each)), token)
 
 
 def shortened(floors: Floors, now: float, new_since: str) -> Floors:

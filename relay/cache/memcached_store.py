@@ -1,7 +1,4 @@
-"""memcached as a store, by the meta commands of version 1.6.
-
-An entry is one item: the length of its JSON, the JSON, and the value.
-"""
+"""memcached as a store, by its meta commands. An entry is one item: the length of its JSON, the JSON, and the value."""
 
 import math
 import re

@@ -57,10 +57,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Reads:
-    """The state of one call of ``get_many``.
-
-    ``adds``: values stored where there was no entry. ``too_old``: values whose reads were not fresh enough to store.
-    """
+    """The state of one call of ``get_many``. ``adds``, ``too_old``: as in ``CountedReads``."""
 
     calls: Calls
     refused: bytes | None

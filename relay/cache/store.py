@@ -7,18 +7,12 @@ from heapq import nsmallest
 from typing import NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
-KEEP = -1.0
-"""A time to live that leaves the key's own unchanged."""
-
-FOREVER = 0.0
-"""No time to live."""
-
-READ = b"?"
-"""An expected meta that no key ever has, so that the write only reads the meta."""
+KEEP = -1.0  # a time to live that leaves the key's own unchanged
+FOREVER = 0.0  # no time to live
+READ = b"?"  # an expected meta that no key ever has, so that the write only reads the meta
 
 
-Address = tuple[str, int]
-"""Host and port."""
+Address = tuple[str, int]  # host and port
 
 
 class StoredEntry(NamedTuple):
