@@ -60,10 +60,7 @@ class ReplayOutcome:
 
 
 class ReplayProgress:
-    """A bar with the time left on a terminal, otherwise JSON lines. ``done`` of ``total`` offsets are read already.
-
-    Used in a ``with``.
-    """
+    """A bar on a terminal, otherwise JSON lines, for a ``with``. ``done`` of ``total`` offsets are read already."""
 
     def __init__(self, consumer: str, total: int, done: int) -> None:
         self._consumer = consumer

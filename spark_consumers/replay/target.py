@@ -42,6 +42,7 @@ class ReplayTarget:
     """The target ``into`` for a replay of ``kind``. Raises ``ConfigError`` if it is not possible.
 
     ``present``: the place in the config. ``place``: the target's. ``location``: of tables in Delta, otherwise None.
+    ``consumer``: opens the consumer that writes there; raises ``Unavailable``.
     """
 
     place: ReplayPlace
@@ -55,14 +56,14 @@ class ReplayTarget:
             self.present = config.log.path
             log = _changed(config.log, "path", into)
             self.place = log_target(config, log)
-            self._consumer = partial(log_consumer, config, log)
+            self.consumer: Callable[[], TableConsumer] = partial(log_consumer, config, log)
         else:
             if config.copy_ is None:
                 raise ConfigError("the config has no `copy:` section: add one to replay into the copy")
             self.present = config.copy_.url
             copy, prefix = _of_copy(config.copy_, into)
             self.place = target = copy_target(config, copy, prefix)
-            self._consumer = partial(copy_consumer, config, copy, target)
+            self.consumer = partial(copy_consumer, config, copy, target)
         self.location = self.place.location
         self.name = redacted(into)
         # Without the password, which may change before the replay continues.
@@ -76,10 +77,7 @@ class ReplayTarget:
             self._refuse_nested(self.location)
 
     def _refuse_nested(self, location: str) -> None:
-        """Raise ``ConfigError`` for a place inside one that the config names, which a swap would move along.
-
-        Delta treats files there as its own that no version needs, and deletes them in time.
-        """
+        """Raise ``ConfigError`` for a place inside one that the config names: Delta would delete its files in time."""
         copy, log = self.config.copy_, self.config.log
         for other in (log.path if log else None, copy.location if copy else None):
             if other is not None and are_nested(self._folder(location), self._folder(other)):
@@ -87,10 +85,6 @@ class ReplayTarget:
                     f"--into {self.name} and {redacted(other)} from the config must not be inside each other: choose "
                     "a location beside it"
                 )
-
-    def consumer(self) -> TableConsumer:
-        """Return the consumer that writes there. Raises ``Unavailable``."""
-        return self._consumer()
 
     @property
     def folder(self) -> Path | None:
@@ -186,7 +180,9 @@ class Swap:
         with self._locked():
             earlier = self._folder / stamp
             earlier.mkdir(exist_ok=True)
-            rename((str(path), str(earlier / path.name)) for path in self._former())
+            # Spark's own checkpoint may be in a folder such as ``spark-5f``.
+            former = [path for path in self._folder.iterdir() if _FORMER.fullmatch(path.name)]
+            rename((str(path), str(earlier / path.name)) for path in former)
             self._target.place.swap(stamp, self._plan["renames"])
             self._checkpoint.begin(end)
             self._checkpoint.note_topics(topics)  # I1
@@ -202,10 +198,6 @@ class Swap:
         kept = self._target.place.kept(stamp, self._plan["renames"])
         log_event("swapped", consumer.name, target=self._target.name, kept=kept, checkpoint=str(earlier), offsets=end)
         return end, kept
-
-    def _former(self) -> list[Path]:
-        """Return what is left here of the former checkpoint. Spark's own may be in a folder such as ``spark-5f``."""
-        return [path for path in self._folder.iterdir() if _FORMER.fullmatch(path.name)]
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
