@@ -1,7 +1,4 @@
-"""The Spark session of a consumer, with its own driver or in an existing one, there with separate SQL settings.
-
-Settings of the user are never overridden.
-"""
+"""The Spark session of a consumer, with its own driver or in an existing one. A user's settings always hold."""
 
 import os
 import re
@@ -31,7 +28,6 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 ICEBERG_EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _CATALOG = re.compile(r"spark\.sql\.catalog\.\w+")
-
 _NO_CONNECT = (
     "which has no JVM for the consumers' own classes: pass a session with a driver in this process, as "
     "`relay consume --master URL` and spark-submit start it"
@@ -228,10 +224,7 @@ def is_cluster(master: str | None) -> bool:
 
 
 def existing_session(given: SparkSession | None = None) -> SparkSession | None:
-    """Return the ``given`` session, or the session of this process or of the ``spark-submit`` that started it.
-
-    Raises as `refuse_unsupported` does.
-    """
+    """Return the ``given`` session, or that of this process or its ``spark-submit``. Raises as `refuse_unsupported`."""
     active = given or SparkSession.getActiveSession()
     if active is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         active = SparkSession.builder.getOrCreate()
@@ -288,7 +281,8 @@ def _start(
 
 
 def _settings(name: str, delta: bool, spark: SparkConfig, functions: bool, memory: str) -> dict[str, str]:
-    catalogs = _catalogs_of_iceberg(spark)
+    iceberg = "org.apache.iceberg.spark."
+    catalogs = [key for key, value in spark.conf.items() if _CATALOG.fullmatch(key) and value.startswith(iceberg)]
     settings = {
         "spark.app.name": name,
         "spark.master": spark.master,
@@ -300,21 +294,19 @@ def _settings(name: str, delta: bool, spark: SparkConfig, functions: bool, memor
         # PySpark records the Python line of each expression, which takes a third of the time of building a query.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.ui.enabled": "false",
-        # What Spark remembers for its page about finished queries and jobs, including plans: with its defaults, each
-        # batch of a copy of a wide table takes 2.4 MB of heap.
+        # Of finished queries: with Spark's defaults, each batch of a copy of a wide table takes 2.4 MB of heap.
         "spark.sql.ui.retainedExecutions": "5",
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "500",
-        # What it hides in plans and event logs: its own pattern, names of Kafka's and the catalogs' settings, and URLs
-        # with a password.
+        # What it hides: its own pattern, names of Kafka's and the catalogs' settings, and URLs with a password.
         "spark.redaction.regex": (
             "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key|credential|authorization|connection-string"
             "|://[^/\\s:]*:[^/\\s]+@"
         ),
         "spark.ui.showConsoleProgress": "false",
-        # How many of the classes compiled for queries Spark keeps. A batch of the log and of the copy of one table
-        # takes 160: with the default of 100 each batch compiles them again, which is a third of a small one's CPU.
+        # Classes compiled for queries. A batch of the log and of the copy of one table takes 160: with the default of
+        # 100 each batch compiles them again, which is a third of a small one's CPU.
         "spark.sql.codegen.cache.maxEntries": "1000",
         # Hadoop sets the permissions of files itself, whatever the umask is.
         "spark.hadoop.fs.permissions.umask-mode": "077",
@@ -336,14 +328,6 @@ def _settings(name: str, delta: bool, spark: SparkConfig, functions: bool, memor
         if settings.get(key) and spark.conf.get(key)
     }
     return settings | spark.conf | joined
-
-
-def _catalogs_of_iceberg(spark: SparkConfig) -> list[str]:
-    return [
-        key
-        for key, value in spark.conf.items()
-        if _CATALOG.fullmatch(key) and value.startswith("org.apache.iceberg.spark.")
-    ]
 
 
 def connectors(source: str | None, *, delta: bool, iceberg: bool = False) -> list[Path]:

@@ -62,10 +62,7 @@ def rows_of(frame: DataFrame) -> Any:
 
 
 def frame_of(internals: Any, session: SparkSession, rows: Any, kind: DataType, size: int) -> DataFrame:
-    """Return a frame of rows as Spark has them, a Java RDD. ``size``: the bytes that Spark assumes.
-
-    ``internals``: an object of SparkInternals.java.
-    """
+    """Return a frame of Spark's rows by an object of SparkInternals.java. ``size``: the bytes that Spark assumes."""
     found = internals.frame(session._jsparkSession, rows, java_type(session.sparkContext, kind), size)
     return DataFrame(found, session)
 
