@@ -198,5 +198,4 @@ def _note_of(room: str) -> str:
     return f"the record of what the tables{room and f' of source {room}'} contain"
 
 
-NOT_KNOWN = AppliedNotes({}, dict, lambda *_: "")
-"""The notes of a target that is unknown here."""
+NOT_KNOWN = AppliedNotes({}, dict, lambda *_: "")  # the notes of a target that is unknown here

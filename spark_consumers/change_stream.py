@@ -15,7 +15,6 @@ from relay.config import Config
 from relay.config.config import is_topic
 from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError
-from relay.kafka.group_offsets import Offsets
 from spark_consumers import launch
 from spark_consumers.frames import NOT_SHOWN
 from spark_consumers.gaps import LostChanges
@@ -97,7 +96,12 @@ class _BatchConsumer(TableConsumer, TableRule):
         self._is_selective = is_selective
 
     def plan(self, given: TableBatch) -> BatchPlan:
-        self._refuse_others(given.end)
+        others = sorted(given.end.keys() - set(self.topics))
+        if others and self._is_selective:  # I1: if they are requested again, the skipped records would be missing
+            raise ConfigError(
+                f"{self.name}: topic {others[0]} is no longer requested, but the checkpoint has offsets for it: use "
+                'another `checkpoint`, with start="committed" to continue from there'
+            )
         statuses: dict[str, int] = dict(given.records.groupBy("status").count().collect())
         return BatchPlan(statuses, partial(self._pass_on, given, statuses.get(DecodeStatus.CHANGE, 0)))
 
@@ -107,11 +111,3 @@ class _BatchConsumer(TableConsumer, TableRule):
             self._on_gap(asdict(gap))
         self.apply_batch(part.records.where(F.col("status") == DecodeStatus.CHANGE).drop(*NOT_SHOWN), part.number)
         return {"changes": changes}
-
-    def _refuse_others(self, end: Offsets) -> None:
-        others = sorted(end.keys() - set(self.topics))
-        if others and self._is_selective:  # I1: if they are requested again, the skipped records would be missing
-            raise ConfigError(
-                f"{self.name}: topic {others[0]} is no longer requested, but the checkpoint has offsets for it: use "
-                'another `checkpoint`, with start="committed" to continue from there'
-            )

@@ -40,10 +40,7 @@ class TypedTable:
 
     @classmethod
     def of(cls, table: str, versions: Sequence[tuple[Layout, StructType]]) -> Self:
-        """Return a table that holds all values of all ``versions`` (layout, decoded type) exactly (I8).
-
-        Raises ``ConfigError`` if there is none.
-        """
+        """Return a table for all values of all ``versions`` (layout, decoded type), or raise ``ConfigError`` (I8)."""
         keys = [(layout.key, _struct(decoded, "key")) for layout, decoded in versions]
         rows = [(layout.row, _struct(decoded, "old")) for layout, decoded in versions if layout.row is not None]
         if rows and len(rows) < len(versions):
@@ -101,8 +98,7 @@ def _cast(record: Column, fields: Sequence[RecordField], wanted: StructType, *, 
     return F.when(record.isNotNull(), F.struct(*values))
 
 
-Schemas = Mapping[bytes, Mapping[str, Any]]
-"""By the header of their values."""
+Schemas = Mapping[bytes, Mapping[str, Any]]  # by the header of their values
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 # The columns that the Java class returns, in order. Times are in microseconds.
 _READ = (

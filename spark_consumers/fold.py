@@ -20,8 +20,7 @@ from relay.token import EventToken, Order, compare
 READ_WITHIN = 130
 """A row was read at most this many seconds after its ``as_of``: the sources' margin, plus as much for clock skew."""
 
-PartitionOffset = tuple[int, int]
-"""The Kafka partition and offset of a record."""
+PartitionOffset = tuple[int, int]  # of a record in Kafka
 
 
 @dataclass(frozen=True, slots=True)

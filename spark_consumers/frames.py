@@ -30,8 +30,7 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN = 15.0  # seconds without a look-up after a failed one; otherwise each batch would wait for another
 _NAME = "read-changes"
 _INTERNAL = ("layout", "key_texts")
-NOT_SHOWN = (*_INTERNAL, "status", "value")
-"""The columns of `Decoder.changes` that `read_changes` omits."""
+NOT_SHOWN = (*_INTERNAL, "status", "value")  # the columns of `Decoder.changes` that `read_changes` omits
 
 OrderedRule = Callable[[tuple[str, str, Any], Iterator[Row]], object]
 """Handles the changes of one item: source, table and key, and its changes in order."""

@@ -11,8 +11,7 @@ import orjson
 from relay.config import Config
 from spark_consumers.records import Layout
 
-Key = tuple[Any, ...]
-"""The key columns as text; for the log, as in its JSON."""
+Key = tuple[Any, ...]  # the key columns as text; for the log, as in its JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,7 @@ class KeptRow:
     def read(cls, wanted: Sequence[str], key: Key, state: Sequence[Any]) -> Self:
         """Return a row of the copy.
 
-        ``state``: the ``wanted`` columns, then the consumer's own columns, the last of which holds the values that did
-        not fit their columns.
+        ``state``: the ``wanted`` columns, then the consumer's own, whose last holds the values that did not fit theirs.
         """
         *found, deleted, incomplete, event_id, unfit = state
         beside = {} if unfit is None else orjson.loads(unfit)
@@ -63,10 +61,7 @@ class KeptRows(Protocol):
         return 0, []
 
     def counted(self, event_ids: Sequence[str], since: float) -> Mapping[str, int] | None:
-        """Return how many times each change is kept, at most once for READs; None if only the newest is.
-
-        ``since``: the oldest's commit.
-        """
+        """Return how often each change is kept, READs once at most; None: the newest is. ``since``: their commit."""
         return None
 
 

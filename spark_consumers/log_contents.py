@@ -8,9 +8,7 @@ from typing import Self
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets
 
-Range = tuple[str, int, int, int]
-"""Topic, partition, first offset, end offset."""
-
+Range = tuple[str, int, int, int]  # topic, partition, first offset, end offset
 _MARK = "relay.log"
 
 

@@ -30,8 +30,7 @@ NEWEST = (
     "_relay_incomplete boolean, key_texts array<string>, layout int, new string, stem string, first string, "
     "number string, changes int, first_offset long, now timestamp, as_of long"
 )
-ROW = 300
-"""Approximate bytes of a row without its image."""
+ROW = 300  # approximate bytes of a row without its image
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,7 @@ class _PythonConsumer:
 
     def run(self, stack: ExitStack, start: str | None, *, until_caught_up: bool) -> None:
         admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
-        cache = self._work.cache.place
-        http = self._watch.address
+        cache, http = self._work.cache.place, self._watch.address
         self._group = GroupOffsets(self._config, _NAME, self._watch.topics, admin=admin, cache=cache, http=http)
         stack.callback(self._group.close)
         refusal = self._group.other_cache()
@@ -224,7 +223,10 @@ class _PythonConsumer:
         if batch.records:
             self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
             with no_garbage_collection():
-                counts = self._apply(batch)
+                changes, others = batch.decoded or self._reader.read(batch.records)
+                batch.decoded = None  # an unknown schema may be known at the next attempt
+                outcome = self._work.apply(changes, others, len(batch.records), self._continuity.published_since)
+                counts = self._work.conclude(outcome, self._dead_letters, self._alarm)
         applied_at = time.time()
         with contextlib.suppress(OSError):  # such as a file system that is read-only
             self._keep_schemas()
@@ -236,12 +238,6 @@ class _PythonConsumer:
             log_event("batch", _NAME, batch=batch.number, **counts, **times, end_offsets=batch.reached)
             self._watch.count_batch(counts, times["seconds"])
         self._watch.reach(batch.reached)
-
-    def _apply(self, batch: _Batch) -> dict[str, int]:
-        changes, others = batch.decoded or self._reader.read(batch.records)
-        batch.decoded = None  # an unknown schema may be known at the next attempt
-        outcome = self._work.apply(changes, others, len(batch.records), self._continuity.published_since)
-        return self._work.conclude(outcome, self._dead_letters, self._alarm)
 
     def _repeat(self, attempt: Callable[[], object]) -> bool:
         """Call ``attempt`` until it succeeds; return False if a signal came first. Raises its last failure."""

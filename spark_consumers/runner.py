@@ -67,25 +67,20 @@ class _BatchState:
     end: Offsets | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Runner:
     """Runs in one thread, except ``_apply_batch``, which Spark calls in a separate thread, batch after batch.
 
     Other threads see the attributes marked so. Each is one assignment of one reference, so none needs a lock.
     """
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        config: Config,
-        checkpoint: ConsumerCheckpoint,
-        until_caught_up: bool,
-        watch: ConsumerWatch,
-    ) -> None:
-        self.consumer = consumer
-        self.watch = watch  # shared: has its own lock
-        self.config = config
-        self.checkpoint = checkpoint
-        self.until_caught_up = until_caught_up
+    consumer: Consumer
+    config: Config
+    checkpoint: ConsumerCheckpoint
+    until_caught_up: bool
+    watch: ConsumerWatch  # shared: has its own lock
+
+    def __post_init__(self) -> None:
         # Shared: the signal that asked to stop, or 0. Set by the signal handler in the main thread.
         self.stopping = 0
         # Shared: the error that ended `keep_running`. Its thread sets this last.
@@ -126,8 +121,7 @@ class Runner:
             )
         wanted = self._wanted_topics()
         # Shared from here on: Kafka's clients may be used by any thread.
-        cache = self.consumer.cache
-        http = self.watch.address
+        cache, http = self.consumer.cache, self.watch.address
         self.group = GroupOffsets(self.config, self.consumer.name, wanted, admin=self._admin, cache=cache, http=http)
         stack.callback(self.group.close)
         if not self.checkpoint.exists:

@@ -15,9 +15,7 @@ from relay.config import redacted
 from relay.config.value_types import iso_time
 from relay.observe.logs import JsonFormatter
 
-RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds between attempts at one batch."""
-
+RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts at one batch
 _POLL = 0.02  # seconds
 
 

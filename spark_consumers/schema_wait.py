@@ -14,12 +14,9 @@ from relay.errors import Unavailable
 from spark_consumers.dead_letters import UnknownSchemas
 from spark_consumers.running import RETRY_DELAYS, log_event, pause
 
-PATIENCE = 300.0
-"""How many seconds a schema has to stay unknown while the registry or topic answers all the time."""
-
+PATIENCE = 300.0  # seconds for which a schema has to stay unknown while the registry or topic answers all the time
 # The share of the time since a schema was given up that later ones may take: a foreign writer may send many.
 _SHARE = 0.1
-
 _REMEMBERED = 1000  # headers given up
 
 

@@ -1,7 +1,7 @@
 """The common base of the change log, the copy and your own consumers: schemas to wait for, gaps, and dead letters."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,11 +25,8 @@ from spark_consumers.gaps import LostChanges, lost_changes
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.running import log_event
 
-SizedRecord = tuple[str, int, int, int]
-"""Topic, partition, offset, and the bytes of the value."""
-
-OffsetRange = tuple[Offsets, Offsets]
-"""The begin and end offsets of some records."""
+SizedRecord = tuple[str, int, int, int]  # topic, partition, offset, and the bytes of the value
+OffsetRange = tuple[Offsets, Offsets]  # begin and end
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +139,10 @@ class TableConsumer(Consumer):
         most = self._bytes_at_most
         parts = [] if most is None else cut_batch(session, self._config, self.name, begin, end, most)
         counts: Counter[str] = Counter()
-        if not parts:
-            whole = TableBatch(batch, decoder.layouts, begin, end, number)
-            counts.update(self._apply(whole, dead_letters))
-        for first, last in parts:
-            # Read it again, because Spark would go through the whole batch for each part.
-            records = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
-            part = TableBatch(records, decoder.layouts, first, last, number)
+        for first, last in parts or [(begin, end)]:
+            if parts:  # read it again, because Spark would go through the whole batch for each part
+                batch = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
+            part = TableBatch(batch, decoder.layouts, first, last, number)
             counts.update(self._apply(part, dead_letters))
         self._notes.advance(session, end)  # I1: before Spark's checkpoint says so
         return {**counts, "parts": len(parts)} if parts else dict(counts)
@@ -236,9 +230,7 @@ def cut_batch(
     records = kafka_source.read_between(session, config, name, first, end)
     sizes = records.select("topic", "partition", "offset", F.coalesce(F.octet_length("value"), F.lit(0)).alias("size"))
     ((total,),) = sizes.agg(F.sum("size")).collect()
-    if (total or 0) <= at_most:
-        return []
-    return cut(map(tuple, sizes.collect()), first, end, at_most)
+    return cut(map(tuple, sizes.collect()), first, end, at_most) if (total or 0) > at_most else []
 
 
 def cut(records: Iterable[SizedRecord], begin: Offsets, end: Offsets, at_most: int) -> list[OffsetRange]:
@@ -265,9 +257,9 @@ def cut(records: Iterable[SizedRecord], begin: Offsets, end: Offsets, at_most: i
 
 def _with_shares(records: Iterable[SizedRecord]) -> Iterator[tuple[float, str, int, int, int]]:
     """Yield each record with the share of its partition's bytes that precede it."""
-    by_partition: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    by_partition: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
     for topic, partition, offset, size in records:
-        by_partition.setdefault((topic, partition), []).append((offset, size))
+        by_partition[topic, partition].append((offset, size))
     for (topic, partition), found in by_partition.items():
         total, before = sum(size for _, size in found) or 1, 0
         for offset, size in sorted(found):

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from math import isfinite
@@ -18,15 +19,14 @@ from relay.dynamodb.values import canonical_number
 from spark_consumers.dead_letters import NonChangeRecord
 from spark_consumers.records import DecodeStatus, Layout, RecordField
 
-KafkaRecord = tuple[str, int, int, bytes | None]
-"""Topic, partition, offset, value."""
-
+KafkaRecord = tuple[str, int, int, bytes | None]  # topic, partition, offset, value
 _Image = Mapping[str, Any] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FLOAT = struct.Struct("<f")
 _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
+@dataclass(eq=False, repr=False)
 class ValueReader:
     """Reads values that any of ``schemas`` wrote. Threads may share it if they may share these.
 
@@ -34,13 +34,13 @@ class ValueReader:
     changes, and the kind of each.
     """
 
-    def __init__(
-        self, schemas: WriterSchemas, rules: CacheRules, *, registry: bool, others: Mapping[str, DecodeStatus]
-    ) -> None:
-        self._schemas = schemas
-        self._rules = rules
-        self._registry = registry
-        self._others = others
+    _schemas: WriterSchemas
+    _rules: CacheRules
+    _: KW_ONLY
+    registry: bool
+    others: Mapping[str, DecodeStatus]
+
+    def __post_init__(self) -> None:
         # By header. Any thread adds one, in one step; two for the same header are equal.
         self._readers: dict[bytes, Callable[[bytes], ReducedChange]] = {}
 
@@ -54,7 +54,7 @@ class ValueReader:
         changes: list[ReducedChange] = []
         others: list[NonChangeRecord] = []
         unknown: set[bytes] = set()
-        readers, apart = self._readers, self._others
+        readers, apart = self._readers, self.others
         found: ReducedChange | DecodeStatus
         for topic, partition, offset, value in records:
             # Nearly all are changes, and take a fifth less time here than in `_read`.
@@ -78,11 +78,11 @@ class ValueReader:
 
     def _read(self, topic: str, value: bytes | None, unknown: set[bytes]) -> ReducedChange | DecodeStatus:
         """Return the change, or why there is none. ``unknown``: headers looked up in vain. Raises ``Undecodable``."""
-        if topic in self._others:
-            return self._others[topic]
+        if topic in self.others:
+            return self.others[topic]
         if value is None:
             return DecodeStatus.TOMBSTONE
-        if value.startswith(CONFLUENT_MARK) and not self._registry:
+        if value.startswith(CONFLUENT_MARK) and not self.registry:
             return DecodeStatus.FRAMING
         try:
             header, body = split(value)
@@ -132,17 +132,12 @@ def _reducer(layout: Layout, rules: CacheRules) -> Callable[[Mapping[str, Any]],
     source, table = layout.source, layout.table
 
     def read(change: Mapping[str, Any]) -> ReducedChange:
-        key, old, new = change["key"], change["old"], change["new"]
-        return ReducedChange(
-            _OPERATIONS[change["operation"]],
-            source,
-            table,
-            _converted(key, key_converts) if key_converts and key is not None else key,
-            None if old is None else image(old),
-            None if new is None else image(new),
-            token_of(change["token"]),
-            missing,
-        )
+        operation, key, old, new = _OPERATIONS[change["operation"]], change["key"], change["old"], change["new"]
+        if key_converts and key is not None:
+            key = _converted(key, key_converts)
+        old = None if old is None else image(old)
+        new = None if new is None else image(new)
+        return ReducedChange(operation, source, table, key, old, new, token_of(change["token"]), missing)
 
     return read
 
