@@ -40,12 +40,12 @@ class DynamoDBLoader:
     """Loads items of one table by consistent reads, as DynamoDB-typed JSON; a missing item is a value of None.
 
     ``primary_key`` turns a cache key into the item's primary key in DynamoDB's typed form. ``key``: the template of the
-    keys in ``cache.keys``. An item is stored only under the key that it renders; a missing item only under the key that
-    its primary key renders. Without ``key``, it is stored under a key in which the canonical text of each attribute of
-    its primary key is a separate part, which does not detect all other spellings.
+    keys in ``cache.keys``. An item is stored only under the key that it, or its primary key if it is missing, renders.
+    Without ``key``, it is stored under a key in which the canonical text of each attribute of its primary key is a
+    separate part, which does not detect all other spellings.
 
-    The client has to read the table whose stream is relayed, in the same region: a consistent read that starts after a
-    change came out of the stream reflects it. So the reads have no token, and are always fresher.
+    The client has to read the table whose stream is relayed, in the same region. So a read that starts after a change
+    came out of the stream reflects it, and is fresher without a token.
     """
 
     client: DynamoDBClient
@@ -225,10 +225,8 @@ class KeyspaceLoader(ReplicaLoader):
 
     ``sharding_key`` returns the sharding key of a cache key, which determines the shard that holds all rows of its
     value. ``read`` must end a transaction that it begins. It gets keys of one shard; several shards are read at once.
-    Threads may share it: each reads on its own connections.
-
-    A read is made on a server that is known to be fresh enough for all its keys, if there is one. ``primaries``: by
-    shard, what loads the keys where the read was not.
+    Threads may share it: each reads on its own connections. A read is made on a server that is known to be fresh enough
+    for all its keys, if there is one. ``primaries``: by shard, what loads the keys where the read was not.
 
     A lookup vindex must be unique, and is asked once for all keys. Its answers may change at any time: a key without
     a row anywhere, or that another shard has invalidated, is not stored. ``remembered``: for how many keys the shard is
@@ -313,13 +311,12 @@ class PrimaryLoader(RowsLoader):
     """Loads values from the primary of a shard of MySQL or MariaDB, where every change is visible.
 
     ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL. ``read`` is in a transaction that it
-    must not end. Threads may share it: each reads on its own connection. It must be the primary of the
-    relayed shard: a read of it that starts after a change came out of the stream reflects the change. So the reads have
-    no token, and are always fresher.
+    must not end. Threads may share it: each reads on its own connection. It must be the primary of the relayed shard.
+    So a read that starts after a change came out of the stream reflects it, and is fresher without a token.
 
-    A replica that acknowledges a transaction (semi-synchronous replication, AFTER_SYNC) has it in its binlog, and so in
-    the stream, before other sessions of the primary see it. So the reads are serializable: they lock the rows that they
-    find, and wait for transactions that have changed those rows.
+    A replica that acknowledges a transaction (semi-synchronous replication, AFTER_SYNC) has it in its binlog before
+    other sessions of the primary see it. So the reads are serializable: they lock the rows that they find, and wait for
+    transactions that have changed them.
     """
 
     def __init__(self, connect: Callable[[], Any], read: Read, *, key: str) -> None:

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -121,14 +122,12 @@ def _primary_of(service: str, sentinels: Sequence[Address], settings: dict[str, 
     return manager.master_for(service)
 
 
+@dataclass(eq=False, repr=False)
 class Single(Servers):
     """Servers with one primary at a time."""
 
-    # Few enough to occupy the server for about a millisecond.
-    keys_per_call = 256
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
+    _client: Any
+    keys_per_call = 256  # few enough to occupy the server for about a millisecond
 
     def run(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
         return list(map(_raised, run_on(self._client, script, calls)))

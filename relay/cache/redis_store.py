@@ -85,9 +85,8 @@ return ARGV[3]
 # ARGV: ttl in milliseconds ('' keeps it, '0' is none); '1' if the writes have values; lengths, 4 bytes each; and one
 # string with, for each key, the expected meta ('' for no entry), the new meta ('' to delete) and, if any, the value.
 # Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, the metas, and the
-# numbers of the keys that there is no room for, and of those that another program wrote, which are not entries and are
-# only ever deleted. Many texts travel as one string, since an argument costs the client more than a substring
-# costs Lua.
+# numbers of the keys that there is no room for, and of those that another program wrote, which are only ever deleted.
+# Many texts travel as one string, since an argument costs the client more than a substring costs Lua.
 _COMPARE_AND_SET = Script(
     _ROLE
     + """
@@ -245,10 +244,8 @@ class RedisStore(RemoteStore):
         entries: list[StoredEntry | None] = []
         runs = set()
         for *fields, _, run in answers:
-            metas, values = fields[::2], fields[1::2]
-            entries += [
-                None if meta is None else StoredEntry(meta, value) for meta, value in zip(metas, values, strict=True)
-            ]
+            pairs = zip(fields[::2], fields[1::2], strict=True)
+            entries += [None if meta is None else StoredEntry(meta, value) for meta, value in pairs]
             runs.add(self._run(run))
         return entries, (answers[-1][-2] or b"").decode(), runs
 
