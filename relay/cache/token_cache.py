@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ _CLOCK_SLACK = 2  # lease times: the clocks and settings of other processes may 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.05  # seconds until a key filled by another reader is read again; doubles
 
 
+@dataclass(eq=False, repr=False)
 class TokenCache(CountedReads):
     """A cache that serves no value older than an applied invalidation (I6). Threads may share it.
 
@@ -48,34 +49,26 @@ class TokenCache(CountedReads):
     While the store cannot be reached, values are loaded and not stored.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        namespace: str,
-        *,
-        tombstone_ttl: float = 3600.0,
-        value_ttl: float | None = None,
-        lease_ttl: float = 5.0,
-        lease_wait: float | None = None,
-        clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        if lease_ttl > tombstone_ttl:
+    store: Store
+    namespace: str
+    _: KW_ONLY
+    tombstone_ttl: float = 3600.0
+    value_ttl: float | None = None
+    lease_ttl: float = 5.0
+    lease_wait: float | None = None
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        ttl, clock = self.tombstone_ttl, self.clock
+        if self.lease_ttl > ttl:
             raise ValueError(
-                f"lease_ttl, {lease_ttl:g} s, must be at most tombstone_ttl, {tombstone_ttl:g} s: after that, "
-                "the cache no longer knows what a load has to reflect, so it does not store the result"
+                f"lease_ttl, {self.lease_ttl:g} s, must be at most tombstone_ttl, {ttl:g} s: after that, the cache no "
+                "longer knows what a load has to reflect, so it does not store the result"
             )
         super().__init__()
-        self.store = store
-        self.namespace = namespace
-        self.tombstone_ttl = tombstone_ttl
-        self.value_ttl = value_ttl
-        self.lease_ttl = lease_ttl
-        self.lease_wait = lease_wait
-        self._invalidator = Invalidator(store, namespace, tombstone_ttl=tombstone_ttl, clock=clock)
-        self._clock = clock
-        self._sleep = sleep
-        self._floors = FloorsReader(store, namespace, tombstone_ttl, clock)
+        self._invalidator = Invalidator(self.store, self.namespace, tombstone_ttl=ttl, clock=clock)
+        self._floors = FloorsReader(self.store, self.namespace, ttl, clock)
         self._warning = Seldom()
 
     def get_or_load(self, key: str, load: Load, *, refused: bytes | None = None) -> Cached:
@@ -87,7 +80,7 @@ class TokenCache(CountedReads):
 
     def get_many(self, keys: Iterable[str], load_many: LoadMany, *, refused: bytes | None = None) -> dict[str, Cached]:
         """Return each key's value. Keys without one are loaded together. Raises as the loader does."""
-        reading = self.read(keys, _CallsInThread(load_many, self._sleep), refused)
+        reading = self.read(keys, _CallsInThread(load_many, self.sleep), refused)
         try:
             reading.send(None)
         except StopIteration as end:
@@ -164,7 +157,7 @@ class TokenCache(CountedReads):
             self._note_unreachable(error)
             await self._load_only([key for key in keys if key not in reads.found], reads)
             return []
-        now = self._clock()
+        now = self.clock()
         busy: list[str] = []
         leases: dict[str, Lease] = {}
         writes: list[ConditionalWrite] = []
@@ -190,7 +183,7 @@ class TokenCache(CountedReads):
         self, keys: list[str], found: list[StoredEntry | None], generation: str, reads: Reads
     ) -> dict[str, tuple[StoredEntry | None, Entry | None]]:
         """Record the values that may be served; return the other keys with the store's entries for them."""
-        now = self._clock()
+        now = self.clock()
         missing: dict[str, tuple[StoredEntry | None, Entry | None]] = {}
         for key, stored in zip(keys, found, strict=True):
             entry = decode(stored.meta) if stored else None
@@ -209,7 +202,7 @@ class TokenCache(CountedReads):
         """Load the leased keys, and store each value whose lease was not replaced."""
         if not leases:
             return
-        began = self._clock()
+        began = self.clock()
         generation = next(iter(leases.values())).entry.generation
         try:
             # I6: after the leases were written. An invalidation from here on replaces its lease.
@@ -220,7 +213,7 @@ class TokenCache(CountedReads):
         except (Exception, asyncio.CancelledError):
             await self._write([self._emptied(key, lease.entry, lease.meta) for key, lease in leases.items()], reads)
             raise
-        now = self._clock()
+        now = self.clock()
         self.count_fill_time(min(max(0.0, now - began), self.lease_ttl))  # the clock may have been set
         until = now + self.value_ttl if self.value_ttl is not None else 0.0
         fills: dict[str, ConditionalWrite] = {}
