@@ -13,14 +13,13 @@ from spark_consumers.decode import Decoder
 
 
 class Consumer(ABC):
-    """A consumer as the runner sees it.
+    """A consumer as the runner sees it. Only `apply` runs in one of Spark's threads.
 
     ``at_most``: records per batch. ``interval``: Spark's processing time between batches, or None. ``apply_every``: how
-    many seconds records wait until there are ``at_most``, or None if they do not wait. ``delta``: whether it writes
-    Delta tables. ``location``: where they are, for one driver at a time; None if that is not known or there are none.
-    ``executor_modules``: what it imports on Spark's executors. ``continuity``: how far its sink is up to date; None
-    means a sink that stays correct if changes are missed. ``cache``: the place of the cache that it invalidates, "" for
-    other sinks. Only `apply` runs in one of Spark's threads.
+    many seconds records wait until there are ``at_most``, or None. ``delta``: whether it writes Delta tables.
+    ``location``: where they are, for one driver at a time, or None. ``executor_modules``: what it imports on Spark's
+    executors. ``continuity``: how far its sink is up to date; None: it stays correct if changes are missed. ``cache``:
+    the place of the cache that it invalidates, or "".
     """
 
     name: str

@@ -91,10 +91,9 @@ def _look(config: Config, watch: ConsumerWatch, stop: Event) -> None:
     """Look at the topics' ends, and a cache's store and group, until ``stop``. A look's time shows silent brokers."""
     cache = config.cache if watch.name == "cache" else None
     with closing(GroupOffsets(config, watch.name, watch.topics, cache=cache.place if cache else "")) as group:
-        while not stop.wait(0 if watch.reached is None else _LOOK):
+        while not stop.wait(0.2 if watch.reached is None else _LOOK):
             reached, at = watch.reached, time.monotonic()
             if reached is None:
-                stop.wait(0.2)
                 continue
             with suppress(RelayError):
                 watch.look(*group.locate(reached), at)

@@ -154,13 +154,10 @@ class PlainItems:
     def newest(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
         """Return the newest change of each item with one of ``layouts``. ``size``: the bytes that Spark should assume.
 
-        ``now``: microseconds, in a column of each row. As a literal, Spark would write the value into the code of a
-        query, and so compile the code for each batch.
-
-        The columns: ``key_texts``, ``layout``, the image ``new``, the parts ``stem`` and ``number`` of its token, the
-        number ``first`` of the item's first change, how many ``changes`` it has, the ``first_offset`` of them, -1 if
-        they are in several partitions of the topic, and the columns of a stored row's state except
-        ``_relay_read_as_of``, which no change of a stream sets; and ``now``.
+        ``now``: microseconds, in a column of each row; as a literal, Spark would compile the query for each batch. The
+        columns are ``NEWEST``: ``stem`` and ``number`` are the parts of its token, ``first`` is the number of the
+        item's first change, ``changes`` counts them, and ``first_offset`` is -1 if they are in several partitions of
+        the topic. ``_relay_read_as_of`` is not among them, as no change of a stream sets it.
         """
         return self._frame(self._items.rows(sorted(layouts), False, now), NEWEST, size)
 

@@ -42,11 +42,9 @@ _EXIT_TIMEOUT = 15.0  # seconds for the JVM to end
 _started: dict[SparkSession, tuple[Any, tempfile.TemporaryDirectory[str] | None]] = {}
 
 _JAVA_OPTIONS = (
-    # On few cores the optimising compiler takes CPU from the batches of the first minutes: with it a batch of the cache
-    # takes 1.5 times as long at p50, and twice as long at p95.
+    # With the optimising compiler, batches take 1.5 times as long at p50 in the first minutes, on few cores.
     "-XX:TieredStopAtLevel=1",
-    # Java's own default with all compilers. With one of them it reserves 48 MB, which the code that Spark generates
-    # for its queries fills within minutes, and then Java ends.
+    # With one compiler Java reserves 48 MB, which the code of Spark's queries fills within minutes, and then Java ends.
     "-XX:ReservedCodeCacheSize=240m",
     "-XX:+UseSerialGC",
     f"-Dlog4j2.configurationFile={Path(__file__).absolute().with_name('log4j2.properties').as_uri()}",
@@ -66,8 +64,7 @@ _SQL = {
     "spark.sql.adaptive.applyFinalStageShuffleOptimizations": "false",
     "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
-    # The pause between two polls for new records while there are none. With the default of 10 ms, an idle consumer
-    # takes a tenth of a core, and the broker as much.
+    # With the default of 10 ms between polls, an idle consumer takes a tenth of a core, and the broker as much.
     "spark.sql.streaming.pollingDelay": "20ms",
 }
 
@@ -331,10 +328,9 @@ def _settings(name: str, delta: bool, spark: SparkConfig, functions: bool, memor
 
 
 def connectors(source: str | None, *, delta: bool, iceberg: bool = False) -> list[Path]:
-    """Return the jars for Kafka, Avro and lakes, from ``source``, as in ``spark.connectors`` of the config.
+    """Return the jars for Kafka, Avro and lakes, from ``source``, as in ``spark.connectors``; none if Spark has them.
 
-    Empty: Spark already has them. Raises ``ConfigError`` if a folder lacks one, ``Unavailable`` if they cannot be
-    fetched, or there is none for this version of Spark.
+    Raises ``ConfigError`` if a folder lacks one, ``Unavailable`` if one cannot be fetched, or does not exist.
     """
     version = installed_spark()
     wanted = [connectors_of(version).spark]

@@ -31,10 +31,9 @@ OffsetRange = tuple[Offsets, Offsets]  # begin and end
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What to do with a batch.
+    """What to do with a batch. ``statuses``: the number of records by ``DecodeStatus``.
 
-    ``statuses``: the number of records by ``DecodeStatus``. ``write``: writes the changes, and the gaps that it is
-    given, and returns its counts. ``close``: frees what the plan keeps, even if it is not written.
+    ``write``: writes the changes and the given gaps, and returns its counts. ``close``: frees what the plan keeps.
     """
 
     statuses: Mapping[str, int]

@@ -229,10 +229,8 @@ class _Replay:
         return [tuple(row) for row in found.select("topic", "partition", "offset", "snapshot_id", mark).collect()]
 
     def outcome(self) -> ReplayOutcome:
-        state = self.state
-        return ReplayOutcome(
-            self._target.kind, self._target.name, state.is_complete, state.done, state.total, state.end
-        )
+        target, state = self._target, self.state
+        return ReplayOutcome(target.kind, target.name, state.is_complete, state.done, state.total, state.end)
 
     def run(self) -> bool:
         """Apply batches up to the end; return False if a signal came before."""
