@@ -115,11 +115,9 @@ class ChangeLog:
         if gaps:
             self.note_gaps(given.records.sparkSession, gaps)
         if groups:
-            changes = (
-                given.records.where(F.col("status") == DecodeStatus.CHANGE)
-                .withColumn("day", delta.utc_day(F.col("committed_at")))
-                .selectExpr(*map(delta.quoted, COLUMNS))
-            )
+            changes = given.records.where(F.col("status") == DecodeStatus.CHANGE)
+            changes = changes.withColumn("day", delta.utc_day(F.col("committed_at")))
+            changes = changes.selectExpr(*map(delta.quoted, COLUMNS))
             newest = {_name(group): group["last"] for group in groups}
             applied = self._append(changes, groups, contents, contents.after(given.begin, given.end, newest), given)
             if redriven := [group for group in groups if group["redriven"]]:

@@ -156,14 +156,9 @@ class Decoder:
         if not in_full:
             header = F.substring(value, 1, SINGLE_OBJECT_HEADER)
             value = F.when(status == DecodeStatus.SCHEMA, header).otherwise(value)
-        return read.select(
-            "status",
-            "topic",
-            "partition",
-            "offset",
-            F.when(status != DecodeStatus.CHANGE, value).alias("value"),
-            *(column.alias(name) for name, column in columns.items()),
-        )
+        columns = {"value": F.when(status != DecodeStatus.CHANGE, value), **columns}
+        aliased = (column.alias(name) for name, column in columns.items())
+        return read.select("status", "topic", "partition", "offset", *aliased)
 
     def _read_by(self, session: SparkSession, struct: StructType) -> Column:
         """Return a ``struct`` for each value. Its layout is its position among the schemas."""

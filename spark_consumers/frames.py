@@ -126,11 +126,8 @@ def apply_in_order(changes: DataFrame, rule: OrderedRule) -> None:
     out. An item may come again if a task is repeated, and with `spark.speculation` at the same time.
     """
     item = ("source", "table", "key")
-    ordered = (
-        changes.where(F.col("key").isNotNull())
-        .repartition(*item)
-        .sortWithinPartitions(*item, "topic", "partition", "offset")
-    )
+    ordered = changes.where(F.col("key").isNotNull()).repartition(*item)
+    ordered = ordered.sortWithinPartitions(*item, "topic", "partition", "offset")
 
     # Spark sends a nested function as it is, so the executors need nothing but Python, whatever the rule needs.
     def call(rows: Iterator[Row]) -> None:

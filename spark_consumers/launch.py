@@ -112,11 +112,9 @@ def run(
 
 def _begin(runner: Runner, start: str | None, stack: ExitStack) -> None:
     """Store where a new checkpoint starts, or report that an existing one continues where it is."""
-    if start is not None and runner.checkpoint.exists:
-        checkpoint = runner.checkpoint
-        log_event(
-            "goes on", runner.consumer.name, start=start, checkpoint=checkpoint.location, offsets=checkpoint.resume()
-        )
+    point, name = runner.checkpoint, runner.consumer.name
+    if start is not None and point.exists:
+        log_event("goes on", name, start=start, checkpoint=point.location, offsets=point.resume())
     runner.begin(start, stack)
 
 

@@ -46,11 +46,8 @@ def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
 def end_of(changes: DataFrame, committed_before: float, first: Offsets, end: Offsets) -> Offsets:
     """Return the end of the changes committed before a time in seconds. ``changes``: all from ``first`` to ``end``."""
     found = {topic: dict(partitions) for topic, partitions in first.items()}
-    rows = (
-        changes.where(F.col("committed_at") < F.timestamp_micros(F.lit(int(committed_before * 1_000_000))))
-        .groupBy("topic", "partition")
-        .agg(F.max("offset"))
-    )
+    is_before = F.col("committed_at") < F.timestamp_micros(F.lit(int(committed_before * 1_000_000)))
+    rows = changes.where(is_before).groupBy("topic", "partition").agg(F.max("offset"))
     for topic, partition, offset in rows.collect():
         found[topic][str(partition)] = offset + 1
     return up_to(found, end)
@@ -59,8 +56,8 @@ def end_of(changes: DataFrame, committed_before: float, first: Offsets, end: Off
 def _require_watermark(config: Config, to: str, wanted: float) -> None:
     found = None
     for message in read_all_committed(connect(config), config, config.internal("watermarks")):
-        if message.key() == _OVERALL and message.value():
-            found = float(orjson.loads(message.value() or b"")["watermark"])
+        if message.key() == _OVERALL and (value := message.value()):
+            found = float(orjson.loads(value)["watermark"])
     if found is None or found < wanted:
         said = "there is no watermark yet" if found is None else f"the watermark is at {iso_time(found)}"
         raise Unavailable(f"--to {to}: {said}: try again once `relay run` has got that far")
@@ -105,16 +102,9 @@ def partial_error(config: Config, kind: str, found: Mapping[tuple[str, str], int
     ]
     if len(lines) > _SHOWN:
         lines = [*lines[:_SHOWN], f"  and {len(lines) - _SHOWN} more partitions"]
+    problem = f"the replay would create a partial {kind}: it does not start at the beginning of these partitions"
     cure = "" if kind == "log" else ", or publish a snapshot of their tables, which makes up for it"
-    return ConfigError(
-        "\n".join(
-            [
-                f"the replay would create a partial {kind}: it does not start at the beginning of these partitions",
-                *lines,
-                f"use --partial to accept that{cure}",
-            ]
-        )
-    )
+    return ConfigError("\n".join([problem, *lines, f"use --partial to accept that{cure}"]))
 
 
 def refuse_compacted(topics: Iterable[FoundTopic]) -> None:

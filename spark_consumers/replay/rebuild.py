@@ -66,15 +66,10 @@ class ReplayProgress:
         self._consumer = consumer
         self._total = total
         self._is_shown = sys.stderr.isatty()
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("records, left:")
+        console, hidden = Console(stderr=True), not self._is_shown
         self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("records, left:"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not self._is_shown,
-            speed_estimate_period=_MINUTE,
+            *columns, TimeRemainingColumn(), console=console, disable=hidden, speed_estimate_period=_MINUTE
         )
         self._task = self._bar.add_task(f"replay of the {consumer}", total=total, completed=done)
 

@@ -42,12 +42,7 @@ class ReplayState:
 
         The topic ``first`` comes before the others: with gaps before them, a later snapshot shows as their repair.
         """
-        left = {
-            (topic, partition): stop - self.reached[topic][partition]
-            for topic, partitions in self.end.items()
-            for partition, stop in partitions.items()
-            if stop > self.reached[topic][partition]
-        }
+        left = {(hole.topic, hole.partition): hole.end - hole.begin for hole in holes(self.reached, self.end)}
         left = {where: count for where, count in left.items() if where[0] == first} or left
         total = sum(left.values())
         after = {topic: dict(partitions) for topic, partitions in self.reached.items()}
