@@ -272,7 +272,7 @@ def decode(meta: bytes) -> Entry:
 
 
 def _tokens(raw: dict[str, dict[str, Any] | None] | None) -> dict[str, EventToken | None]:
-    tokens = {shard: _token(fields) for shard, fields in (raw or {}).items()}
+    tokens = {shard: _token(fields) for shard, fields in ({} if raw is None else raw).items()}
     if any(shard != _component(token) for shard, token in tokens.items()):
         raise ValueError("a token is not of its component's shard")
     return tokens
