@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from relay.cache.entry import Folded, decode, encode, fold, has_floor, outlived
 from relay.cache.floors import MOST_BYTES, announced, decode_floors, encode_floors, shortened
-from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, entry_key, floors_key, generation_key
+from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite, Store, entry_key, floors_key, generation_key
 from relay.errors import RelayError, StoreFull
 from relay.process.seldom import Seldom
 from relay.token import EventToken
@@ -47,9 +47,10 @@ class Invalidator:
         self.namespace = namespace
         self.tombstone_ttl = tombstone_ttl
         self._clock = clock
-        # The floors as this process last saw them. Any thread sets it, without a lock: an outdated one costs a round
-        # trip.
+        # Any thread sets these two, without a lock: an outdated one costs a round trip. The floors as this process last
+        # saw them, and whether most keys of the last call had an entry, so that reading first saves a round trip.
         self._floors: bytes | None = None
+        self._mostly_cached = False
         self._warning = Seldom()
 
     def apply(
@@ -146,16 +147,22 @@ class Invalidator:
     def _apply(self, tokens: dict[str, list[EventToken | None]], counts: InvalidationCounts) -> None:
         # Read before any entry: if it is replaced meanwhile, the tombstones are stricter than needed, never laxer.
         generation = self.store.generation(generation_key(self.namespace))
-        # The current meta of each key. "No entry" is a guess: one round trip writes the tombstones of keys that are not
-        # cached, and its conflicts return the metas of the others, as reading them first would.
+        # The current meta of each key. Where most keys are not cached, "no entry" is a good guess: one round trip
+        # writes their tombstones, and conflicts return the metas of the others.
         current: dict[str, bytes | None] = dict.fromkeys(tokens)
-        for attempt in range(_ATTEMPTS):
+        guessed = not self._mostly_cached
+        if not guessed:
+            current = self.store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP) for key in tokens])
+            self._mostly_cached = _are_mostly_cached(current, tokens)
+        for _ in range(_ATTEMPTS):
             conflicts = self._attempt(current, tokens, generation, counts)
-            if attempt:
+            if guessed:
+                self._mostly_cached = _are_mostly_cached(conflicts, tokens)
+            else:
                 counts.retried += len(conflicts)
             if not conflicts:
                 return
-            current = conflicts
+            current, guessed = conflicts, False
         raise RelayError(
             f"cache key {next(iter(conflicts))!r} changed during each of {_ATTEMPTS} attempts to invalidate it: "
             "check whether another program writes to it"
@@ -195,3 +202,7 @@ class Invalidator:
                 counts.discarded += result.discarded
                 counts.unknown += result.unknown
         return conflicts
+
+
+def _are_mostly_cached(metas: dict[str, bytes | None], tokens: dict[str, list[EventToken | None]]) -> bool:
+    return 2 * sum(meta is not None for meta in metas.values()) > len(tokens)

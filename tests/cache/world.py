@@ -292,6 +292,7 @@ class World:
             clock = partial(steps.call, lambda: self.now, steps=False)
             ttl = self.tombstone_ttls[number]
             invalidator = Invalidator(store, self.namespace, tombstone_ttl=ttl, clock=clock)
+            invalidator._mostly_cached = y % 2 == 1
             proven = self._published_since(number, begin, taken, invalidator, steps) if self.replicas else ""
             invalidator.apply(pairs, published_since=proven)
 

@@ -28,7 +28,7 @@ from tests.cache.model.states import NOBODY, Around, Move, State, States
 _SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 _FIRST = 3  # changes of each shard that begin its floor before a scenario does
 _START = 1_000_000.0  # seconds since the epoch
-_RESTARTED = None, "", 0  # what an invalidator remembers that has just begun
+_RESTARTED = None, False, "", 0  # what an invalidator remembers that has just begun
 _ENTRY, _FLOORS, _GENERATION, _LOSSES, _NOW, _LOG = (1 << bit for bit in range(6))  # what a call may read
 _STORED = _ENTRY | _FLOORS
 _TAKE = Call("take")

@@ -158,7 +158,7 @@ class Programs:
         clock = partial(replay.call, "now")
         invalidator = Invalidator(store, NAMESPACE, tombstone_ttl=TOMBSTONE_TTL, clock=clock)
         continuity = Continuity(invalidator, "relay", "keys")
-        invalidator._floors, continuity._since, end = told
+        invalidator._floors, invalidator._mostly_cached, continuity._since, end = told
         continuity._ends = offsets(end)
         begin, changes = replay.call("take")
         try:
@@ -170,7 +170,12 @@ class Programs:
         except Unavailable:
             is_applied = False
         end = continuity._ends.get("t", {}).get("0", 0)
-        return is_applied, begin, len(changes), (invalidator._floors, continuity._since, end)
+        return (
+            is_applied,
+            begin,
+            len(changes),
+            (invalidator._floors, invalidator._mostly_cached, continuity._since, end),
+        )
 
     def _fill(self, replay: Replay, number: int) -> None:
         store = ReplayedStore(replay)

@@ -139,7 +139,7 @@ class States:
 
     def _next_batch(self, memory: Memory, actors: Sequence[int], told: tuple[Any, ...]) -> int:
         """Return the invalidator before its next batch, with a name that is not part of any nonce."""
-        texts = [*(stored.meta for _, stored, _ in memory.items), told[0] or b"", f'"{told[1]}"'.encode()]
+        texts = [*(stored.meta for _, stored, _ in memory.items), told[0] or b"", f'"{told[2]}"'.encode()]
         texts += [f'"{nonce}"'.encode() for nonce in self._remembered(tuple(actors))]
         name = next(n for n in map("i{}".format, count()) if not any(f'"{n}.'.encode() in text for text in texts))
         return self.programs.begin("invalidate", name, told)
