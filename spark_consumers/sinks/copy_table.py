@@ -26,7 +26,7 @@ from spark_consumers.gaps import LostChanges, from_json, to_json
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks.faults import RowFault, TableFault
-from spark_consumers.sinks.target import Item, Key, SelectedRows, TargetTable, Write, is_same_change
+from spark_consumers.sinks.target import Item, Key, SelectedRows, TargetTable, Write, change_property, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones
 
 GAPS = "relay.gaps"
@@ -74,8 +74,7 @@ class CopyTable:
             self.target.forget_places(batch, topic)  # I7: or a change of unknown order would be taken for a replay
         if replaced:
             self.tombstones.forget_snapshots(batch)
-        if not present.items() <= known.items():
-            self.target.set_property(batch, TOPIC_IDS, json.dumps({**known, **present}))
+        change_property(self.target, batch, TOPIC_IDS, lambda text: json.dumps({**json.loads(text), **present}), "{}")
 
     def is_present(self, topic: str) -> bool:
         """Whether a topic is the one that the config names for the table. Older brokers do not tell."""
@@ -95,17 +94,7 @@ class CopyTable:
         self._change_gaps(batch, lambda noted: [gap for gap in noted if not gap.is_repaired_by(snapshot)])
 
     def _change_gaps(self, batch: DataFrame, rule: Callable[[list[LostChanges]], list[LostChanges]]) -> None:
-        self._change(batch, GAPS, lambda text: to_json(rule(from_json(text))))
-
-    def _change(self, batch: DataFrame, name: str, rule: Callable[[str], str]) -> None:
-        """Replace a property, a JSON list, with what ``rule`` returns for it."""
-        is_stored = False
-        while not is_stored:
-            before = self.target.properties(batch).get(name)
-            listed = before or "[]"
-            after = rule(listed)
-            # I7, I9: another driver may change it at any time.
-            is_stored = after == listed or self.target.replace_property(batch, name, before, after)
+        change_property(self.target, batch, GAPS, lambda text: to_json(rule(from_json(text))), "[]")
 
     def truncations(self, batch: DataFrame) -> list[EventToken]:
         """Return the truncations of earlier batches that are needed for truncations of other shards."""
@@ -117,7 +106,7 @@ class CopyTable:
         def with_ours(text: str) -> str:
             return json.dumps([token.to_json() for token in needed_later([*_tokens(text), *tokens])])
 
-        self._change(batch, TRUNCATIONS, with_ours)
+        change_property(self.target, batch, TRUNCATIONS, with_ours, "[]")
 
     def decide(self, changes: DataFrame, found: TableSummary, counts: VerdictCounts) -> Sequence[Key] | None:
         """Apply the changes of the items that SQL can decide, and return the keys of the rest.

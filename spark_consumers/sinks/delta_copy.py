@@ -101,9 +101,10 @@ class DeltaTable(LakeTable):
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         return delta.properties_of(batch.sparkSession, self.name)
 
+    @delta.faults()
     def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
         # Not in one step: our lock keeps a second driver out, but only of a local folder.
         if self.properties(batch).get(name) != before:
             return False
-        self.set_property(batch, name, after)
+        batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: after})})")
         return True

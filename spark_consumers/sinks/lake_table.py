@@ -290,10 +290,6 @@ class LakeTable(TargetTable):
             f"UPDATE {self.name} SET {NO_PLACE} WHERE _relay_topic = {delta.literal(topic)}"
         ).collect()
 
-    @delta.faults()
-    def set_property(self, batch: DataFrame, name: str, value: str) -> None:
-        batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
-
 
 def rounded(numbers: tuple[int, int], kind: str) -> tuple[int, int]:
     """Return wider bounds that are mostly the same for each batch: Spark compiles a query's code again for others."""

@@ -309,16 +309,6 @@ class PostgresTable(TargetTable):
             statement = f"SELECT name, value FROM {self._properties} WHERE relation = $1"
             return dict(execute(connection, statement, [self._relation]).fetchall())
 
-    def set_property(self, batch: DataFrame, name: str, value: str) -> None:
-        with self._transaction() as connection:
-            self._create_properties(connection)
-            execute(
-                connection,
-                f"INSERT INTO {self._properties} VALUES ($1, $2, $3)"
-                " ON CONFLICT (relation, name) DO UPDATE SET value = excluded.value",
-                [self._relation, name, value],
-            )
-
     def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
         place = [self._relation, name]
         with self._transaction() as connection:

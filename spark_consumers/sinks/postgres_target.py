@@ -59,12 +59,9 @@ class PostgresTarget(CopyTarget):
             yield partial(KeptInPostgres, self._database, items=self._items)
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
-        batch, table = session.range(0), self.open()(room, "")  # which has the properties of no table
-        while True:
-            before = table.properties(batch).get(NOTE)
-            after = rule(before or "")
-            if after == (before or "") or table.replace_property(batch, NOTE, before, after):
-                return after
+        from spark_consumers.sinks.target import change_property
+
+        return change_property(self.open()(room, ""), session.range(0), NOTE, rule)  # which has those of no table
 
     def content(self, session: SparkSession) -> str | None:
         found = postgres.used_schemas(self._database, self._schemas(self._prefix))

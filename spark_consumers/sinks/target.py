@@ -1,6 +1,6 @@
 """What the copy's rule needs of the table that it keeps up to date. Each target implements ``TargetTable`` once."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from enum import Enum
 from typing import Any, Protocol, Self
@@ -164,13 +164,23 @@ class TargetTable(Protocol):
         return
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
-        """Return what ``set_property`` and ``replace_property`` have stored."""
-
-    def set_property(self, batch: DataFrame, name: str, value: str) -> None:
-        """Store a text beside the table."""
+        """Return what ``replace_property`` has stored."""
 
     def replace_property(self, batch: DataFrame, name: str, before: str | None, after: str) -> bool:
         """Store a text in place of ``before``, None if there was none; return False if it has changed since."""
+
+
+def change_property(
+    table: TargetTable, batch: DataFrame, name: str, rule: Callable[[str], str], nothing: str = ""
+) -> str:
+    """Replace a property with what ``rule`` returns for it; return that. ``nothing``: given if there is none."""
+    while True:
+        before = table.properties(batch).get(name)
+        known = before or nothing
+        after = rule(known)
+        # I7, I9: another driver may change it at any time.
+        if after == known or table.replace_property(batch, name, before, after):
+            return after
 
 
 PLACE = ("_relay_topic", "_relay_partition", "_relay_offset")

@@ -96,8 +96,7 @@ class Tombstones:
         self._retention = retention
         self._interval = min(_LONGEST_INTERVAL, retention / _COLLECTIONS_PER_RETENTION)
         self._clock = clock
-        self._collected_at = 0.0
-        # None means that there is none.
+        self._collected_at: str | None = None
         self._stored_snapshots: str | None = None
         self.snapshots = SeenSnapshots()
 
@@ -105,7 +104,7 @@ class Tombstones:
         properties = self._table.properties(batch)
         self._stored_snapshots = properties.get(SNAPSHOTS)
         self.snapshots = SeenSnapshots.from_json(self._stored_snapshots or SeenSnapshots().to_json())
-        self._collected_at = float(properties.get(COLLECTED_AT, 0))
+        self._collected_at = properties.get(COLLECTED_AT)
 
     def remember(self, batch: DataFrame) -> bool:
         """Write ``snapshots`` to the table if they have changed. Return False if another driver was faster."""
@@ -131,12 +130,17 @@ class Tombstones:
         Nothing is collected while a snapshot runs: a READ from before the deletion would bring the row back (I7).
         """
         now = self._clock()
-        if now < self._collected_at + self._interval:
+        if now < self._due_at:
             return 0
         self.load(batch)
-        if self.snapshots.running or now < self._collected_at + self._interval:
+        if self.snapshots.running or now < self._due_at:
             return 0
         deleted = self._table.delete_tombstones(batch, now - self._retention)
-        self._table.set_property(batch, COLLECTED_AT, str(now))
-        self._collected_at = now
+        # Another driver may have been as fast.
+        self._table.replace_property(batch, COLLECTED_AT, self._collected_at, str(now))
+        self._collected_at = str(now)
         return deleted
+
+    @property
+    def _due_at(self) -> float:
+        return float(self._collected_at or 0) + self._interval

@@ -82,9 +82,6 @@ class InMemoryTable(TargetTable):
     def properties(self, batch: Any) -> Mapping[str, str]:
         return dict(self.kept)
 
-    def set_property(self, batch: Any, name: str, value: str) -> None:
-        self.kept[name] = value
-
     def replace_property(self, batch: Any, name: str, before: str | None, after: str) -> bool:
         assert self.kept.get(name) == before
         self.kept[name] = after

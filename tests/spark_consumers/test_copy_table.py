@@ -129,9 +129,6 @@ class PlacedTable:
     def properties(self, batch: Any) -> Mapping[str, str]:
         return self.stored
 
-    def set_property(self, batch: Any, name: str, value: str) -> None:
-        self.stored[name] = value
-
     def replace_property(self, batch: Any, name: str, before: str | None, after: str) -> bool:
         self.stored[name] = after
         return True

@@ -214,7 +214,7 @@ def killable(place, name):
 killable(delta, "merge")
 killable(delta_view._Log, "write")
 killable(delta_view._Log, "checkpoint")
-killable(delta_copy.DeltaTable, "set_property")
+killable(delta_copy.DeltaTable, "replace_property")
 delta_view._CHECKPOINT_EVERY = 2
 
 BATCHES = [
@@ -317,7 +317,7 @@ with spark() as session:
     table.play(ORDERS, order(10, 4, None))
     assert seen() == [(0, "x\\u2028y"), (2, "e"), (3, "d")], seen()
     versions = len(delta_rows.operations(table.path))
-    table.table.set_property(session.range(0), "relay.gaps", "[]")
+    assert table.table.replace_property(session.range(0), "relay.gaps", None, "[]")
     table.table.maintain(session.range(0))
     assert len(delta_rows.operations(table.path)) == versions
 """

@@ -121,7 +121,7 @@ def killable(table, left):
                     found = does(*given)
             return found
         return step
-    for name in ("_run", "set_property", "replace_property"):
+    for name in ("_run", "replace_property"):
         setattr(table, name, cut_off(getattr(table, name)))
     return table
 
