@@ -25,19 +25,11 @@ _ENDS = (*dict.fromkeys(each.family for each in TYPES), "variant", "jsonb", "dat
 
 @dataclass(frozen=True, slots=True)
 class CopiedColumn:
-    """A column of a copy. ``sources``: the image's column in it, by the layout's number; None is all of the image."""
+    """A column of a copy. ``layouts``: their numbers by the image's column that it holds; None is all of the image."""
 
     name: str
     kind: str
-    sources: Mapping[int, str | None] = field(default_factory=dict)
-
-    @property
-    def layouts(self) -> dict[str | None, list[int]]:
-        """The numbers of the layouts by the column that it holds in them."""
-        found: dict[str | None, list[int]] = {}
-        for number, source in self.sources.items():
-            found.setdefault(source, []).append(number)
-        return found
+    layouts: Mapping[str | None, Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ def held_in(found: ColumnPlan, stored: Collection[str]) -> dict[str | None, list
 
     A row that was written before the type of a column changed has its value in a different one.
     """
-    present = {column.name: column.sources[0] for column in found.row if column.sources}
+    present = {column.name: source for column in found.row for source in column.layouts}
     places = {}
     for name, source in present.items():
         base, _, end = name.rpartition("__")
@@ -136,7 +128,7 @@ class _Planning:
         self.sources: dict[str, str] = {}
 
     def plan(self, layouts: Mapping[int, Layout]) -> ColumnPlan:
-        rows: dict[str, dict[int, str | None]] = {}
+        rows: dict[str, dict[str | None, list[int]]] = {}
         # I12: a layout of the key only may not say what SQL calls it.
         for number, layout in sorted(layouts.items(), key=lambda each: each[1].has_key_only):
             in_key = {field.name for field in layout.key}
@@ -144,18 +136,15 @@ class _Planning:
             self._take_key([self._key(layout, field) for field in layout.key])
             if layout.row is None:
                 self._item(self.naming.kind("json"))
-                rows.setdefault(ITEM, {})[number] = None
+                rows.setdefault(ITEM, {}).setdefault(None, []).append(number)
             for column in layout.row or ():
                 if column.name not in in_key:
-                    name = self._column(layout, column)
-                    rows.setdefault(name, {})[number] = column.name
+                    rows.setdefault(self._column(layout, column), {}).setdefault(column.name, []).append(number)
         keys = self.key or []
-        for name in self.kinds:
-            if name not in keys:
-                rows.setdefault(name, {})
+        rows |= {name: {} for name in self.kinds if name not in keys and name not in rows}
         return ColumnPlan(
             tuple(CopiedColumn(name, self.kinds[name]) for name in keys),
-            tuple(CopiedColumn(name, self.kinds[name], sources) for name, sources in rows.items()),
+            tuple(CopiedColumn(name, self.kinds[name], layouts) for name, layouts in rows.items()),
             self.added,
             self.widened,
         )
