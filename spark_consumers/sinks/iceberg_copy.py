@@ -1,6 +1,6 @@
 """One table of the copy in Iceberg: how it is created, changed, written to and kept small; and what a catalog does."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -22,7 +22,7 @@ from spark_consumers.sinks.delta import quoted
 from spark_consumers.sinks.delta_upsert import IS_OLDER, IS_OLDER_THAN_READ_ROW, unwritten
 from spark_consumers.sinks.delta_values import HIDDEN, naming
 from spark_consumers.sinks.faults import TableFault
-from spark_consumers.sinks.iceberg_target import PREFIX, IcebergPlace
+from spark_consumers.sinks.iceberg_target import IcebergPlace
 from spark_consumers.sinks.lake_table import LakeTable
 from spark_consumers.sinks.target import IS_COLLECTED, Written
 from spark_consumers.sinks.upkeep import IcebergUpkeep, Schedule
@@ -32,7 +32,7 @@ COMMIT = "relay.commit"
 """The entry in a snapshot's summary that identifies the statement that created the snapshot."""
 
 _ABSENT = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
-_LOOKED_AT = 20  # snapshots: others commit meanwhile, but not often
+LOOKED_AT = 20  # snapshots: others commit meanwhile, but not often
 
 
 def refuse_unready(session: SparkSession, catalog: str, *, writes: bool = True) -> None:
@@ -116,50 +116,15 @@ def commit(session: SparkSession, name: str, change: Callable[[Any], Any]) -> bo
             return True
 
 
-def rows_of(session: SparkSession, name: str, commit: str) -> int:
-    """Return how many rows a commit has written to a table, or 0 if that is not known."""
-    table = iceberg_table(session, name)
-    snapshot = table.currentSnapshot()
-    for _ in range(_LOOKED_AT):
+def newest_snapshots(found: Any) -> Iterator[Any]:
+    """Yield the current snapshot of a table, or of its metadata, and some before it, from the last one back."""
+    snapshot = found.currentSnapshot()
+    for _ in range(LOOKED_AT):
         if snapshot is None:
-            break
-        summary = snapshot.summary()
-        if summary.get(COMMIT) == commit:
-            # I7: a table whose owner has set it to copy-on-write also counts rows that are written again.
-            return 0 if summary.get("deleted-data-files") else int(summary.get("added-records") or 0)
+            return
+        yield snapshot
         parent = snapshot.parentId()
-        snapshot = None if parent is None else table.snapshot(parent)
-    return 0
-
-
-def is_shown(session: SparkSession, view: str, rows: str, columns: Sequence[StructField]) -> bool:
-    """Whether a view on ``rows`` shows these columns, and can be read. Raises ``TableFault`` if it is anything else."""
-    try:
-        made = str(session.sql(f"SHOW CREATE TABLE {view}").collect()[0][0])
-    except AnalysisException as error:
-        if error.getCondition() not in _ABSENT:
-            raise
-        return False
-    if not made.startswith("CREATE VIEW") or rows not in made:
-        raise TableFault(f"{view} does not belong to the copy: rename it, or keep the copy at another `copy.url`")
-    try:
-        found = session.table(view).schema
-    except AnalysisException:
-        return False
-    return [(each.name, each.dataType) for each in found] == [(each.name, each.dataType) for each in columns]
-
-
-def show(session: SparkSession, namespace: str, view: str, rows: str, columns: Iterable[str]) -> bool:
-    """Let a view show the rows that exist, in ``namespace``; return False if the catalog has no views."""
-    # In a separate session with this namespace, so that the names need no catalog: readers may name it differently.
-    own = session.newSession()
-    own.sql(f"USE {namespace}")
-    listed = ", ".join(map(quoted, columns))
-    try:
-        own.sql(f"CREATE OR REPLACE VIEW {view} AS SELECT {listed} FROM {rows} WHERE NOT {PREFIX}deleted")
-    except UnsupportedOperationException:
-        return False
-    return True
+        snapshot = None if parent is None else found.snapshot(parent)
 
 
 _OURS = "1"
@@ -219,11 +184,33 @@ class IcebergTable(LakeTable):
         view, namespace = self._place.shown(*self.source_table), self._place.namespace(self.source_table[0])
         rows = self.name.removeprefix(f"{namespace}.")
         wanted = [field for field in session.table(self.name).schema if field.name not in HIDDEN]
-        if is_shown(session, view, rows.strip("`"), wanted):
+        if self._shows(session, view, rows.strip("`"), wanted):
             return
-        if not show(session, namespace, view, rows, [field.name for field in wanted]):
+        # In a separate session with this namespace, so that the names need no catalog: readers may name it differently.
+        own = session.newSession()
+        own.sql(f"USE {namespace}")
+        listed = ", ".join(quoted(field.name) for field in wanted)
+        try:
+            own.sql(f"CREATE OR REPLACE VIEW {view} AS SELECT {listed} FROM {rows} WHERE NOT _relay_deleted")
+        except UnsupportedOperationException:
             said = f"the catalog has no views: select from {self.name} WHERE NOT _relay_deleted"
             log_event("no view", "copy", table=self.source_table[1], error=said)
+
+    def _shows(self, session: SparkSession, view: str, rows: str, wanted: Sequence[StructField]) -> bool:
+        """Whether a view on ``rows`` shows these columns, and can be read. Raises ``TableFault`` if it is not ours."""
+        try:
+            made = str(session.sql(f"SHOW CREATE TABLE {view}").collect()[0][0])
+        except AnalysisException as error:
+            if error.getCondition() not in _ABSENT:
+                raise
+            return False
+        if not made.startswith("CREATE VIEW") or rows not in made:
+            raise TableFault(f"{view} does not belong to the copy: rename it, or keep the copy at another `copy.url`")
+        try:
+            found = session.table(view).schema
+        except AnalysisException:
+            return False
+        return [(each.name, each.dataType) for each in found] == [(each.name, each.dataType) for each in wanted]
 
     # ------------------------------------------------------------------ writing
 
@@ -235,7 +222,12 @@ class IcebergTable(LakeTable):
                 session.sql(statement).collect()
         finally:
             session.conf.unset(key)
-        return rows_of(session, self.name, commit)
+        for snapshot in newest_snapshots(iceberg_table(session, self.name)):
+            summary = snapshot.summary()
+            if summary.get(COMMIT) == commit:
+                # I7: a table whose owner has set it to copy-on-write also counts rows that are written again.
+                return 0 if summary.get("deleted-data-files") else int(summary.get("added-records") or 0)
+        return 0
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         merge = self._merge_of(found)

@@ -24,7 +24,6 @@ _CONTENTS = "relay.log"
 
 _STAGES = "write.wap.enabled"
 _STAGED_AS, _STAGE = "wap.id", "spark.wap.id"
-_LOOKED_AT = 20  # snapshots, for one of ours: others commit meanwhile, but not often
 
 
 class IcebergLog(LogTable):
@@ -77,7 +76,8 @@ class IcebergLog(LogTable):
         jvm = jvm_of(session.sparkContext)
 
         def publish(found: Any) -> Any:
-            staged = next((each for each in _newest(found) if each.summary().get(_STAGED_AS) == number), None)
+            snapshots = found.snapshots()[-iceberg_copy.LOOKED_AT :]
+            staged = next((each for each in snapshots if each.summary().get(_STAGED_AS) == number), None)
             current = found.currentSnapshot()
             # I7: what was staged on another snapshot would undo that one.
             if staged is None or staged.parentId() != (None if current is None else current.snapshotId()):
@@ -114,18 +114,8 @@ def _contents(found: Any) -> LogContents | None:
     As after a rollback.
     """
     number, text = json.loads(found.properties().get(_CONTENTS) or "[null, null]")
-    snapshot = found.currentSnapshot()
-    for _ in range(_LOOKED_AT):
-        if snapshot is None:
-            break
+    for snapshot in iceberg_copy.newest_snapshots(found):
         # One that expired is known as a parent.
         if number in (snapshot.snapshotId(), snapshot.parentId()):  # I7
             return LogContents.from_json(text)
-        snapshot = None if snapshot.parentId() is None else found.snapshot(snapshot.parentId())
     return None
-
-
-def _newest(found: Any) -> list[Any]:
-    snapshots = found.snapshots()
-    count = snapshots.size()
-    return [snapshots.get(number) for number in range(max(0, count - _LOOKED_AT), count)]
