@@ -110,8 +110,7 @@ class DeltaTarget(DeltaPlace):
     @contextmanager
     def kept_rows(self, config: Config) -> Iterator[OpenKeptRows]:
         from spark_consumers.session import delta_session
-        from spark_consumers.sinks.kept_in_spark import KeptInSpark
-        from spark_consumers.sinks.kept_lake import KeptInLake
+        from spark_consumers.sinks.kept_in_spark import KeptInLake, KeptInSpark
 
         with delta_session(config.spark) as session:
             yield partial(KeptInSpark, partial(KeptInLake, session, self.open()))

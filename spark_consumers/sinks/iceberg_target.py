@@ -138,8 +138,7 @@ class IcebergTarget(_Tables, CopyTarget):
     def kept_rows(self, config: Config) -> Iterator[OpenKeptRows]:
         from spark_consumers.session import delta_session
         from spark_consumers.sinks import iceberg_copy
-        from spark_consumers.sinks.kept_in_spark import KeptInSpark
-        from spark_consumers.sinks.kept_lake import KeptInLake
+        from spark_consumers.sinks.kept_in_spark import KeptInLake, KeptInSpark
 
         with delta_session(config.spark) as session:
             iceberg_copy.refuse_unready(session, self._place.catalog)

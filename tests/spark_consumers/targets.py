@@ -17,7 +17,7 @@ from spark_consumers.records import Layout
 from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.iceberg_copy import IcebergTable
 from spark_consumers.sinks.iceberg_target import IcebergPlace
-from spark_consumers.sinks.kept_lake import KeptInLake
+from spark_consumers.sinks.kept_in_spark import KeptInLake
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.postgres_target import KeptInPostgres
