@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,13 +64,10 @@ class BatchLog:
         self.consumer = consumer
         self.rows = 0
         self.batches = 0
-        # For each batch, when it was applied, and its rows.
-        self.times: list[tuple[float, int]] = []
-        self.ends: dict[int, int] = {}
+        self.times: list[tuple[float, int]] = []  # for each batch, when it was applied, and its rows
         self._read = 0
         # By partition: end offsets and when they were reached, both increasing.
-        self._offsets: dict[int, list[int]] = defaultdict(list)
-        self._times: dict[int, list[float]] = defaultdict(list)
+        self._reached: dict[int, list[tuple[int, float]]] = defaultdict(list)
 
     def refresh(self) -> Self:
         if not self.path.exists():
@@ -85,12 +83,12 @@ class BatchLog:
         return self
 
     def applied_at(self, change: ReceivedChange) -> float | None:
-        offsets = self._offsets[change.partition]
-        at = bisect_right(offsets, change.offset)
-        return self._times[change.partition][at] if at < len(offsets) else None
+        reached = self._reached[change.partition]
+        at = bisect_right(reached, change.offset, key=itemgetter(0))
+        return reached[at][1] if at < len(reached) else None
 
     def has_reached(self, ends: Mapping[int, int]) -> bool:
-        return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
+        return all(end <= max(self._reached[partition], default=(0,))[0] for partition, end in ends.items())
 
     def _take(self, line: Mapping[str, Any]) -> None:
         if line.get("event") != "batch" or self.consumer not in (None, line["consumer"]):
@@ -99,8 +97,6 @@ class BatchLog:
         self.rows += line["rows"]
         self.times.append((line["applied_at"], line["rows"]))
         for partition, end in line["end_offsets"].get(self.topic, {}).items():
-            number = int(partition)
-            if end > self.ends.get(number, 0):
-                self.ends[number] = end
-                self._offsets[number].append(end)
-                self._times[number].append(line["applied_at"])
+            reached = self._reached[int(partition)]
+            if not reached or end > reached[-1][0]:
+                reached.append((end, line["applied_at"]))
