@@ -13,9 +13,8 @@ import boto3
 
 from relay.cache import DynamoDBLoader, Load
 from relay.demo.orders import TABLE, Orders
-from relay.demo.workload import CACHE_KEY, Item, Planned, Workload, Writer
+from relay.demo.workload import CACHE_KEY, HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer
 from relay.dynamodb.models import Attribute, Engine, Model, hash_key, item_key, range_key
-from relay.dynamodb.models.declaration import declaration_of
 from relay.services.dynamodb import DynamoDBLocal
 
 if TYPE_CHECKING:
@@ -86,59 +85,32 @@ class DynamoDBWriter(Writer):
         super().__init__(number, **options)
         self.client = client
         self.table = table
-        self._engine = Engine(client, table_name=lambda _: table)
 
-    def write_once(self) -> None:
-        kind = self.random.choices(("save", "delete", "batch", "transact"), (70, 12, 10, 8))[0]
-        item = self.random.choice(self.items)
-        if kind == "batch":
-            self._batch_write(self.plan(self.choose_items(10)))
-        elif kind == "transact":
-            self._transact_write(self.plan(self.choose_items(5)))
-        elif kind == "delete" and self.exists(item):
-            started = time.time()
-            self._engine.delete(self._order(item, None))
-            self.record(started, (item, None))
+    def store(self, planned: Planned, *, in_transaction: bool = False) -> None:
+        started = time.time()
+        if in_transaction:
+            requests = self._requests(planned, "Put", "Delete", TableName=self.table)
+            self.client.transact_write_items(TransactItems=requests)
         else:
-            self.save(item)
-
-    def save(self, item: Item) -> None:
-        started, version = time.time(), self.version(item)
-        self._engine.save(self._order(item, version))
-        self.record(started, (item, version))
-
-    def _batch_write(self, planned: Planned) -> None:
-        started = time.time()
-        unprocessed: dict[str, Any] = {self.table: self._requests(planned, "PutRequest", "DeleteRequest")}
-        while unprocessed:
-            unprocessed = dict(self.client.batch_write_item(RequestItems=unprocessed).get("UnprocessedItems") or {})
-        self.record(started, *planned)
-
-    def _transact_write(self, planned: Planned) -> None:
-        started = time.time()
-        self.client.transact_write_items(TransactItems=self._requests(planned, "Put", "Delete", TableName=self.table))
+            left: dict[str, Any] = {self.table: self._requests(planned, "PutRequest", "DeleteRequest")}
+            while left:
+                left = dict(self.client.batch_write_item(RequestItems=left).get("UnprocessedItems") or {})
         self.record(started, *planned)
 
     def _requests(self, planned: Planned, put: str, delete: str, **more: str) -> list[Any]:
         """Return a request for each item, to ``put`` its next version or to ``delete`` it."""
         return [
-            {delete: {"Key": self._image(item, None), **more}}
+            {delete: {"Key": _key(item), **more}}
             if version is None
             else {put: {"Item": self._image(item, version), **more}}
             for item, version in planned
         ]
 
-    def _order(self, item: Item, version: int | None) -> CustomerOrder:
-        """Return an order with its key, and with all columns if it has a ``version``."""
-        order = CustomerOrder(customer=item[0], order_id=int(item[1]))
-        if version is not None:
-            columns = self.columns()
-            order.version, order.amount = version, Decimal(columns["amount"])
-            order.tags, order.payload = set(columns["tags"]), columns["payload"]
-        return order
+    def _image(self, item: Item, version: int) -> dict[str, Any]:
+        amount, tags, payload = self.columns().values()
+        values = {"version": {"N": str(version)}, "amount": {"N": amount}, "tags": {"SS": tags}}
+        return {**_key(item), **values, "payload": {"S": payload}}
 
-    def _image(self, item: Item, version: int | None) -> Mapping[str, Any]:
-        """Return the content of ``_order`` in DynamoDB's form, for requests without objects."""
-        order = self._order(item, version)
-        names = ("customer", "order_id") if version is None else declaration_of(CustomerOrder).names
-        return {name: getattr(CustomerOrder, name).wire(order) for name in names}
+
+def _key(item: Item) -> dict[str, Any]:
+    return {HASH_KEY: {"S": item[0]}, RANGE_KEY: {"N": item[1]}}

@@ -100,19 +100,10 @@ class SQLWriter(Writer):
         self._connection.close()
 
     def write_once(self) -> None:
-        kinds = ("one", "delete", "many", "transaction", "increment", "rekey")
-        kind = self.random.choices(kinds, (52, 12, 10, 8, 8, 10))[0]
-        item = self.random.choice(self.items)
-        if kind == "delete" and self.exists(item):
-            self.store([(item, None)])
-        elif kind in ("many", "transaction"):
-            self.store(self.plan(self.choose_items(10)), in_transaction=kind == "transaction")
-        elif kind == "increment":
-            self._increment(self.choose_items(10))
-        elif kind == "rekey":
-            self._rekey(item)
+        if self.random.random() < 0.1:
+            self._rekey(self.random.choice(self.items))
         else:
-            self.save(item)
+            super().write_once()
 
     def write(self, planned: Planned, statements: Statements, *, in_transaction: bool = False) -> None:
         """Run the statements on each table that has some of the items, and repeat those undone by an error."""
@@ -143,19 +134,6 @@ class SQLWriter(Writer):
             self._connection.close()
             self._connection = self._table.connect()
 
-    def save(self, item: Item) -> None:
-        planned = [(item, self.version(item))]
-        if not self.exists(item):
-            self.store(planned)
-            return
-
-        def update(table: str, part: Planned) -> Iterable[Statement]:
-            values = self._values(part[0][1])
-            changes = ", ".join(f"{name} = %s" for name in values)
-            yield f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (*values.values(), *item)
-
-        self.write(planned, update)
-
     def store(self, planned: Planned, *, in_transaction: bool = False) -> None:
         """Run one INSERT ... ON DUPLICATE KEY UPDATE for the items with a version, and one DELETE for the others."""
 
@@ -166,28 +144,14 @@ class SQLWriter(Writer):
                 if version is not None
             ]
             if rows:
-                names = ", ".join(rows[0])
-                values = ", ".join([f"({', '.join(['%s'] * len(rows[0]))})"] * len(rows))
+                names, values = ", ".join(rows[0]), ", ".join(["%s"] * len(rows))
                 changes = ", ".join(f"{name} = VALUES({name})" for name in rows[0] if name not in (HASH_KEY, RANGE_KEY))
-                yield (
-                    f"INSERT INTO {table} ({names}) VALUES {values} ON DUPLICATE KEY UPDATE {changes}",
-                    [value for row in rows for value in row.values()],
-                )
-            if deleted := [item for item, version in part if version is None]:
-                yield f"DELETE FROM {table} WHERE {_ARE_ITEMS}", _arguments(deleted)
+                insert = f"INSERT INTO {table} ({names}) VALUES {values} ON DUPLICATE KEY UPDATE {changes}"
+                yield insert, [tuple(row.values()) for row in rows]
+            if deleted := [(item[0], int(item[1])) for item, version in part if version is None]:
+                yield (f"DELETE FROM {table} WHERE {_ARE_ITEMS}", (sorted({each for each, _ in deleted}), deleted))
 
         self.write(planned, statements, in_transaction=in_transaction)
-
-    def _increment(self, items: Sequence[Item]) -> None:
-        planned: Planned = [(item, self.version(item)) for item in items if self.exists(item)]
-        if not planned:
-            return
-
-        def increment(table: str, part: Planned) -> Iterable[Statement]:
-            arguments = _arguments([item for item, _ in part])
-            yield f"UPDATE {table} SET version = version + 1 WHERE {_ARE_ITEMS}", arguments
-
-        self.write(planned, increment)
 
     def _rekey(self, item: Item) -> None:
         """Run an UPDATE of the primary key, which turns one item into another."""
@@ -206,8 +170,3 @@ class SQLWriter(Writer):
         columns = self.columns()
         columns["tags"] = orjson.dumps(columns["tags"]).decode()
         return {"version": version, **columns, **self._table.added_values(version)}
-
-
-def _arguments(items: Sequence[Item]) -> tuple[Any, ...]:
-    """Return the arguments of ``_ARE_ITEMS``."""
-    return sorted({customer for customer, _ in items}), [(customer, int(order)) for customer, order in items]

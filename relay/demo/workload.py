@@ -89,10 +89,21 @@ class Writer(Repeating):
         self._alive: set[Item] = set()
 
     @abstractmethod
-    def save(self, item: Item) -> None: ...
+    def store(self, planned: Planned, *, in_transaction: bool = False) -> None:
+        """Write and record the next versions of some items, in few requests or in one transaction."""
 
-    @abstractmethod
-    def write_once(self) -> None: ...
+    def save(self, item: Item) -> None:
+        self.store([(item, self.version(item))])
+
+    def write_once(self) -> None:
+        kind = self.random.choices(("one", "delete", "several", "transaction"), (70, 12, 10, 8))[0]
+        item = self.random.choice(self.items)
+        if kind == "delete" and self.exists(item):
+            self.store([(item, None)])
+        elif kind in ("several", "transaction"):
+            self.store(self.plan(self.choose_items()), in_transaction=kind == "transaction")
+        else:
+            self.save(item)
 
     def close(self) -> None:
         """Close its connection, after the thread has ended."""
@@ -115,8 +126,8 @@ class Writer(Repeating):
 
     # ------------------------------------------------------------------ for subclasses
 
-    def choose_items(self, most: int) -> list[Item]:
-        return self.random.sample(self.items, min(len(self.items), self.random.randint(2, most)))
+    def choose_items(self) -> list[Item]:
+        return self.random.sample(self.items, min(len(self.items), self.random.randint(2, 10)))
 
     def plan(self, items: Iterable[Item]) -> Planned:
         """Choose the next versions of the items. One in five existing items is deleted."""
