@@ -1,7 +1,6 @@
 """The demo: the complete system on embedded services, under a real workload, checked against the writers' record.
 
-It starts the processes that a user would start: ``relay run`` and ``relay consume``. ``dynamodb_orders`` and
-``vitess_orders`` contain the database-specific parts, ``report`` the measurements and comparisons.
+It starts the processes that a user would start: ``relay run`` and ``relay consume``.
 """
 
 import json
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,7 +39,6 @@ from relay.kafka import topics
 from relay.process.managed import HOST, ManagedProcess, free_port
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
-from relay.services.server import EmbeddedServer
 from spark_consumers.session import delta_session
 
 # By process. What an application waits for is not in one with large batches, and comes first where CPUs are few.
@@ -85,31 +82,26 @@ class _Demo:
     as_json: bool
     processes: dict[str, ManagedProcess] = field(default_factory=dict)
     batches: dict[str, BatchLog] = field(default_factory=dict)
-    watch: TopicWatch | None = None
+    watch: TopicWatch = field(init=False)
 
     def run(self) -> None:
         with self.console.status("fetching the services"):
             fetch_all(("kafka", *self.orders.jars, "redis"), installed_connectors().spark)
         started = time.monotonic()
         config = self._start_services()
-        topic = config.topic(TABLE)
         # The consumers need the topics, which the relay creates when it starts, so both can start at the same time.
         topics.create_missing(topics.connect(config), config, [TABLE])
         assert config.http is not None
-        checkpoints = f"{self.folder}/checkpoints"
-        for (place, consumers), peer in zip(CONSUMERS.items(), config.http.peers, strict=True):
-            self._start(place, ["consume", *consumers], ["--checkpoint", checkpoints, "--http", peer])
-        self._start("relay", ["run"])
         watch = self.watch = TopicWatch(config, TABLE)
         watch.start()
         self.stack.callback(watch.close)
-        batches = self.batches = {
-            consumer: BatchLog(self.processes[place].log, topic, consumer)
-            for place, consumers in CONSUMERS.items()
-            for consumer in consumers
-        }
+        batches = self.batches
+        for (place, consumers), peer in zip(CONSUMERS.items(), config.http.peers, strict=True):
+            options = ["--checkpoint", f"{self.folder}/checkpoints", "--http", peer]
+            log = self._start(place, ["consume", *consumers], options)
+            batches |= {consumer: BatchLog(log, config.topic(TABLE), consumer) for consumer in consumers}
+        self._start("relay", ["run"])
         workload = self.orders.workload(pause=0.04)
-        view = partial(report.progress, self.orders.title, self.page, workload, watch, batches)
         with self.console.status("starting the relay and three consumers"):
             workload.warm_up()
             self._wait(lambda: all(b.batches for b in batches.values()), "the consumers to start")
@@ -119,8 +111,7 @@ class _Demo:
         workload.start()
         for reader in readers:
             reader.start()
-        with Live(view(), console=self.console, refresh_per_second=4, transient=True) as live:
-            self._watch_load(config, lambda left: live.update(view(left)))
+        self._watch_load(workload)
         for reader in readers:
             reader.stop()
         history = workload.stop()
@@ -150,28 +141,25 @@ class _Demo:
 
     def _start_services(self) -> Config:
         kafka, redis = KafkaBroker(), RedisServer()
-        servers: Sequence[EmbeddedServer] = (kafka, redis)
         with self.console.status(f"starting Kafka, {self.orders.title} and Redis"), ThreadPoolExecutor(2) as pool:
-            for server in servers:
-                self.stack.callback(server.stop)
-            starts = [pool.submit(server.start) for server in servers]
+            starts = [pool.submit(self.stack.enter_context, server) for server in (kafka, redis)]
             self.orders.start(self.stack)
             for start in starts:
                 start.result()
-        path = self.folder / "relay.yaml"
+        path = self.path = self.folder / "relay.yaml"
         path.write_text(yaml.safe_dump(_config(self.folder, kafka, self.orders, redis), sort_keys=False))
         self.console.print(
             f"Kafka {kafka.bootstrap_servers} · {self.orders.title} {self.orders.address} · Redis {redis.url} · "
             f"config {path}"
         )
-        self.path = path
         config = load(path)
         assert config.http is not None
         self.page = f"http://{config.http.address}/"
         self.console.print(f"status page, while it runs: {self.page} {self.orders.on_its_times}".rstrip())
         return config
 
-    def _start(self, name: str, command: Sequence[str], options: Sequence[str] = ()) -> None:
+    def _start(self, name: str, command: Sequence[str], options: Sequence[str] = ()) -> Path:
+        """Start a process, which the stack stops; return its log."""
         command = [sys.executable, "-m", "relay", *command, str(self.path), *options]
         if nice := _NICE.get(name):
             command = ["nice", "-n", str(nice), *command]
@@ -180,6 +168,7 @@ class _Demo:
         process.start()
         self.stack.callback(process.stop, 5.0)
         self.processes[name] = process
+        return process.log
 
     def _readers(self, config: Config, workload: Workload) -> list[Reader]:
         assert config.cache is not None
@@ -188,21 +177,22 @@ class _Demo:
         load = self.orders.load()
         return [Reader(cache, load, workload.items, n) for n in range(_READERS)]
 
-    def _watch_load(self, config: Config, update: Callable[[float], None]) -> None:
+    def _watch_load(self, workload: Workload) -> None:
         """Show progress while the writers write, and start the incidents when they are due."""
         incidents = self.orders.incidents()
         if self.orders.has_rows_before:
-            incidents = [Incident(_SNAPSHOT_AT, partial(self._request_snapshot, config)), *incidents]
+            incidents = [Incident(_SNAPSHOT_AT, self._request_snapshot), *incidents]
 
         def show(left: float) -> None:
             self._poll()
-            update(left)
+            written, published = workload.count(), len(self.watch.changes)
+            live.update(report.progress(self.orders.title, self.page, written, published, self.batches, left))
 
-        run_all(incidents, self.seconds, self.console.print, show)
+        with Live(console=self.console, refresh_per_second=4, transient=True) as live:
+            run_all(incidents, self.seconds, self.console.print, show)
 
-    def _request_snapshot(self, config: Config) -> str:
-        (source,) = config.sources
-        command = [sys.executable, "-m", "relay", "snapshot", str(self.path), source.name]
+    def _request_snapshot(self) -> str:
+        command = [sys.executable, "-m", "relay", "snapshot", str(self.path), self.orders.source()["name"]]
         ran = subprocess.run(command, env={**os.environ, **self.orders.environment}, capture_output=True, text=True)
         if ran.returncode:
             raise RelayError(f"relay snapshot exited with {ran.returncode}: {ran.stderr}")
@@ -221,7 +211,7 @@ class _Demo:
 
     def _poll(self) -> None:
         """Check that all processes run and the topic is read, and read their new batch lines."""
-        if self.watch is not None and self.watch.failure is not None:
+        if self.watch.failure is not None:
             raise self.watch.failure
         for name, process in self.processes.items():
             if not process.alive:

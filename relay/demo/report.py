@@ -1,6 +1,6 @@
 """The demo's live table, and the comparison that it prints at the end."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from relay.config import Config
 from relay.demo import truth
 from relay.demo.orders import TABLE, Orders
 from relay.demo.watching import BatchLog, TopicWatch
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Read, RecordedWrite, Workload, cache_key, version_of
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Read, RecordedWrite, cache_key, version_of
 from relay.kafka.changes import ReceivedChange
 from spark_consumers.locations import spark_path, table_folder
 
@@ -23,17 +23,10 @@ _SHOWN = 8
 
 
 def progress(
-    database: str,
-    page: str,
-    workload: Workload,
-    watch: TopicWatch,
-    batches: Mapping[str, BatchLog],
-    left: float | None = None,
+    database: str, page: str, written: int, published: int, batches: Mapping[str, BatchLog], left: float
 ) -> Table:
     """Return the live table. ``page``: the address of the status page. ``left``: seconds."""
-    written, published = workload.count(), len(watch.changes)
-    title = f"writing, {left:.0f} s to go" if left is not None else None
-    table = _table(title, "changes", "behind")
+    table = _table(f"writing, {left:.0f} s to go", "changes", "behind")
     table.caption = f"status page: {page}"
     table.add_row(f"written to {database}", str(written), "")
     table.add_row("published on Kafka", str(published), str(max(0, written - published)))
@@ -81,7 +74,7 @@ class Result:
         return Group(counts, checks, latencies, f"done in {seconds:.0f} s")
 
 
-def _table(title: str | None, *columns: str, justify: Literal["left", "right"] = "right") -> Table:
+def _table(title: str, *columns: str, justify: Literal["left", "right"] = "right") -> Table:
     table = Table("", title=title, min_width=60)
     for column in columns:
         table.add_column(column, justify=justify)
@@ -98,10 +91,7 @@ def compare(
     session: SparkSession,
 ) -> Result:
     copied, logged = read_copy(session, config, TABLE), _read_log(session, config)
-    changes = sorted(watch.changes, key=lambda change: (change.partition, change.offset))
-    by_item: dict[Item, list[ReceivedChange]] = defaultdict(list)
-    for change in changes:
-        by_item[truth.changed_item(change)].append(change)
+    changes, by_item = watch.changes, truth.changes_by_item(watch.changes)
     before = truth.versions_before(history)
     final = truth.final_versions(history)
     cached = _cached(config, history.keys())
@@ -165,9 +155,7 @@ def _by_shard(changes: Iterable[ReceivedChange]) -> dict[str, int]:
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """Return the percentile of ``values`` by nearest rank, NaN if there are none."""
-    if not values:
-        return float("nan")
-    ordered = sorted(values)
+    ordered = sorted(values) or [float("nan")]
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
@@ -195,12 +183,11 @@ def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
     """Return the versions that the cache would serve now, or None for a cached missing item."""
     assert config.cache is not None
     store = RedisStore(config.cache.url)
-    wanted = list(items)
-    names = [entry_key(config.cache.namespace, cache_key(item)) for item in wanted]
-    found, generation = store.read(names, generation_key(config.cache.namespace))
+    names = {item: entry_key(config.cache.namespace, cache_key(item)) for item in items}
+    found, generation = store.read([*names.values()], generation_key(config.cache.namespace))
     return {
         item: version_of(stored.value)
-        for item, stored in zip(wanted, found, strict=True)
+        for item, stored in zip(names, found, strict=True)
         if stored and (entry := decode(stored.meta)) and entry.serves(generation, 0.0)
     }
 
@@ -219,9 +206,8 @@ def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, i
 
 def _read_log(session: SparkSession, config: Config) -> list[str]:
     assert config.log is not None
-    return [
-        row[0] for row in session.read.format("delta").load(spark_path(config.log.path)).select("event_id").collect()
-    ]
+    rows = session.read.format("delta").load(spark_path(config.log.path))
+    return [event_id for (event_id,) in rows.select("event_id").collect()]
 
 
 def _check_log(logged: Sequence[str], published: Set[str]) -> list[str]:

@@ -16,23 +16,28 @@ def changed_item(change: ReceivedChange) -> Item:
     return key[HASH_KEY], str(key[RANGE_KEY])
 
 
+def changes_by_item(changes: Iterable[ReceivedChange]) -> dict[Item, list[ReceivedChange]]:
+    """Return each item's changes in their order on the topic."""
+    found: dict[Item, list[ReceivedChange]] = defaultdict(list)
+    for change in sorted(changes, key=lambda each: (each.partition, each.offset)):
+        found[changed_item(change)].append(change)
+    return found
+
+
 def check_topic(
     history: Mapping[Item, Sequence[RecordedWrite]],
-    changes: Iterable[ReceivedChange],
+    changes: Sequence[ReceivedChange],
     key: Callable[[Item], object] = itemgetter(0),
 ) -> list[str]:
     """Check that each write is on the topic once, in order per item, and one partition per key (I1, I2, I3).
 
     ``changes``: the changes of the stream, without READs. ``key``: the key of the records, by default the hash key.
     """
-    by_item: dict[Item, list[ReceivedChange]] = defaultdict(list)
+    by_item = changes_by_item(changes)
     partitions: dict[object, set[int]] = defaultdict(set)
-    ids: Counter[str] = Counter()
-    for change in sorted(changes, key=lambda each: (each.partition, each.offset)):
-        item = changed_item(change)
-        by_item[item].append(change)
-        partitions[key(item)].add(change.partition)
-        ids[change.event_id] += 1
+    for change in changes:
+        partitions[key(changed_item(change))].add(change.partition)
+    ids = Counter(change.event_id for change in changes)
     return [
         *(f"{item}: {problem}" for item in history for problem in _check_item(history[item], by_item.get(item, []))),
         *(f"{item}: on the topic, but never written" for item in by_item.keys() - history.keys()),
@@ -45,9 +50,8 @@ def _check_item(writes: Sequence[RecordedWrite], changes: Sequence[ReceivedChang
     written = [write.version for write in writes if write.streamed]
     found = [version_of(change.new) for change in changes]
     if written != found:
-        first = next(
-            (n for n, (a, b) in enumerate(zip(written, found, strict=False)) if a != b), min(len(written), len(found))
-        )
+        both = zip(written, found, strict=False)
+        first = next((n for n, (a, b) in enumerate(both) if a != b), min(len(written), len(found)))
         yield (
             f"{len(written)} writes, {len(found)} changes on the topic; they differ from number {first} on: written "
             f"{written[first : first + _SHOWN]}, found {found[first : first + _SHOWN]}"
