@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING
 
 from relay.config import Config, CopyConfig, LogConfig, redacted
 from relay.errors import ConfigError
+from spark_consumers import locations
 from spark_consumers.kept_rows import OpenKeptRows
-from spark_consumers.locations import (
-    HadoopFolder,
-    LocalFolder,
-    Lock,
-    check_folder,
-    local_folder,
-    lock_of,
-    rename,
-    spark_path,
-    table_folder,
-)
+from spark_consumers.locations import HadoopFolder, LocalFolder, Lock, check_folder, local_folder
 from spark_consumers.sinks.copy_target import NOTE, Renames
 
 if TYPE_CHECKING:
@@ -36,13 +27,13 @@ class DeltaPlace:
 
     def __init__(self, location: str, beside: Sequence[str] = ()) -> None:
         self.location: str | None = location
-        self.place = spark_path(location)
+        self.place = locations.spark_path(location)
         self._folder = local_folder(location)
         self._shown = redacted(location)
         self._beside = beside
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
-        location = table_folder(self.place if self._folder is None else str(self._folder), room)
+        location = locations.table_folder(self.place if self._folder is None else str(self._folder), room)
         folder = HadoopFolder(location, session) if self._folder is None else LocalFolder(Path(location))
         before = folder.read(NOTE) or ""
         after = rule(before)
@@ -67,7 +58,7 @@ class DeltaPlace:
             )
 
     def locks(self, present: str) -> list[Lock]:
-        found = [lock_of(location) for location in (present, self.location)]
+        found = [locations.lock_of(location) for location in (present, self.location)]
         return [lock for lock in found if lock is not None]
 
     def renames(self, present: str, stamp: str) -> Renames:
@@ -84,7 +75,7 @@ class DeltaPlace:
         return found
 
     def swap(self, stamp: str, renames: Renames) -> None:
-        rename(renames)
+        locations.rename(renames)
 
     def kept(self, stamp: str, renames: Renames) -> list[str]:
         return [new for _, new in renames if new.endswith(stamp)]

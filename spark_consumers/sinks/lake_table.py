@@ -15,36 +15,12 @@ from relay.types.columns import ColumnKind
 from spark_consumers.fold import StoredRow
 from spark_consumers.plain_items import KeyBounds, TableSummary
 from spark_consumers.records import Layout
-from spark_consumers.sinks import columns, delta
+from spark_consumers.sinks import columns, delta, delta_values, target
 from spark_consumers.sinks.columns import UNFIT, ColumnPlan, Naming
 from spark_consumers.sinks.delta_upsert import BatchMerge
-from spark_consumers.sinks.delta_values import (
-    HIDDEN,
-    KEY,
-    OURS,
-    from_json,
-    is_ansi,
-    key_columns,
-    key_of,
-    row_of,
-    shown_keys,
-    stored_kinds,
-    text_of,
-    value_of,
-)
+from spark_consumers.sinks.delta_values import HIDDEN, OURS, is_ansi, key_columns, text_of, value_of
 from spark_consumers.sinks.faults import TableFault
-from spark_consumers.sinks.target import (
-    LACKS_IMAGES,
-    NO_PLACE,
-    OF_CHANGE,
-    STATE,
-    Key,
-    SelectedRows,
-    TargetTable,
-    Write,
-    images,
-    stored_row,
-)
+from spark_consumers.sinks.target import STATE, Key, SelectedRows, TargetTable, Write
 from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import TableUpkeep
 
@@ -100,14 +76,14 @@ class LakeTable(TargetTable):
         assert schema is not None
         if (found := properties.get(FORMAT)) != self._form:
             raise not_ours(self.name, f"its property {FORMAT} is {found}, not {self._form}")
-        key = key_of(properties)
-        self._plan = columns.plan(self.name, stored_kinds(schema, key), key, layouts, self.naming)
+        key = delta_values.key_of(properties)
+        self._plan = columns.plan(self.name, delta_values.stored_kinds(schema, key), key, layouts, self.naming)
         self._alter(session)
         self._layouts = dict(layouts)
 
     def _first_properties(self, plan: ColumnPlan) -> dict[str, str]:
         now, key = time.time(), json.dumps([key.name for key in plan.keys])
-        return {COLLECTED_AT: str(now), FORMAT: self._form, KEY: key, **self._upkeep.properties(now)}
+        return {COLLECTED_AT: str(now), FORMAT: self._form, delta_values.KEY: key, **self._upkeep.properties(now)}
 
     def _created_columns(self, plan: ColumnPlan) -> str:
         kinds = {name: delta.time_of(kind) or kind for name, kind in plan.added.items()}
@@ -139,7 +115,7 @@ class LakeTable(TargetTable):
             f"SELECT /*+ BROADCAST(s) */ s.n, {listed} FROM {self.name} t JOIN relay_keys s"
             f" ON {self._same_key()} AND {self._between(self._bounds(wanted))}"
         ).collect()
-        return {wanted[row[0]]: stored_row(row[1:]) for row in rows}
+        return {wanted[row[0]]: target.stored_row(row[1:]) for row in rows}
 
     def rows(self, batch: DataFrame, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]:
         parts = zip(key_columns(self._plan.keys), self._plan.keys, strict=True)
@@ -148,7 +124,7 @@ class LakeTable(TargetTable):
             found = batch.sparkSession.table(self.name).where(selected.where(delta.literal(selected.topic)))
             rows: Iterator[Row] = found.select(*keys, *STATE).toLocalIterator()
             for row in rows:
-                yield tuple(row[: len(keys)]), stored_row(row[len(keys) :])
+                yield tuple(row[: len(keys)]), target.stored_row(row[len(keys) :])
 
     # ------------------------------------------------------------------ writing
 
@@ -157,7 +133,7 @@ class LakeTable(TargetTable):
             return set()
         decided = self._decided(batch.sparkSession, writes)
         if any(write.image for write in writes):
-            found = self._with_fields(images(batch, *self.source_table))
+            found = self._with_fields(target.images(batch, *self.source_table))
             place = F.col("partition").alias("_partition"), F.col("offset").alias("_offset")
             decided = decided.join(
                 found.select(*place, *self._values(found)),
@@ -165,7 +141,7 @@ class LakeTable(TargetTable):
                 "left",
             )
             lacks = F.col("item_partition").isNotNull() & F.col("_partition").isNull()
-            said = F.raise_error(F.lit(f"{self.name}: {LACKS_IMAGES}"))
+            said = F.raise_error(F.lit(f"{self.name}: {target.LACKS_IMAGES}"))
             decided = decided.withColumn("existed", F.when(lacks, said).otherwise(F.col("existed")))  # I8
         else:
             decided = self._without_images(decided)
@@ -218,10 +194,10 @@ class LakeTable(TargetTable):
             *(text.alias(f"k{n}") for n, text in enumerate(texts)),
             *(text.alias(f"text_k{n}") for n, text in enumerate(texts)),
             *self._values(rows),
-            *OF_CHANGE,
+            *target.OF_CHANGE,
             *("stem", "first", "number", "changes", "first_offset", "now", "as_of"),
         )
-        return self._into(self._with_key_types(rows), number, found.bounds, OF_CHANGE, found.size(number))
+        return self._into(self._with_key_types(rows), number, found.bounds, target.OF_CHANGE, found.size(number))
 
     def _into(
         self, rows: DataFrame, number: int, bounds: Sequence[KeyBounds], ours: Iterable[str], size: int = 0
@@ -232,15 +208,15 @@ class LakeTable(TargetTable):
         row = {name: f"s.c{n}" for n, name in enumerate(self._row_columns())} | {name: f"s.{name}" for name in ours}
         row |= {"_relay_updated_at": "s.now"}
         on = f"{self._same_key()} AND {self._between(bounds)}"
-        return BatchMerge(self.name, on, keys | shown_keys(self._plan.keys), len(keys), row, size)
+        return BatchMerge(self.name, on, keys | delta_values.shown_keys(self._plan.keys), len(keys), row, size)
 
     def _with_fields(self, found: DataFrame) -> DataFrame:
         # As a map: two names may differ in case only.
-        return found.withColumn("fields", from_json(F.col("new"), "map<string,string>"))
+        return found.withColumn("fields", delta_values.from_json(F.col("new"), "map<string,string>"))
 
     def _values(self, found: DataFrame) -> list[Column]:
         """Return the columns c0, c1, ... of the rows in the images."""
-        values = row_of(self._plan.row, self._layouts or {}, is_ansi(found))
+        values = delta_values.row_of(self._plan.row, self._layouts or {}, is_ansi(found))
         return [value.alias(f"c{n}") for n, value in enumerate(values.values())]
 
     def _row_columns(self) -> list[str]:
@@ -287,7 +263,7 @@ class LakeTable(TargetTable):
     @delta.faults()
     def forget_places(self, batch: DataFrame, topic: str) -> None:
         batch.sparkSession.sql(
-            f"UPDATE {self.name} SET {NO_PLACE} WHERE _relay_topic = {delta.literal(topic)}"
+            f"UPDATE {self.name} SET {target.NO_PLACE} WHERE _relay_topic = {delta.literal(topic)}"
         ).collect()
 
 

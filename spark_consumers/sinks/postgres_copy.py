@@ -17,41 +17,14 @@ from relay.errors import RelayError
 from spark_consumers.fold import PartitionOffset, StoredRow
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
-from spark_consumers.sinks import columns, postgres
+from spark_consumers.sinks import columns, postgres, postgres_values, target
 from spark_consumers.sinks.columns import ColumnPlan
 from spark_consumers.sinks.faults import RowFault, TableFault
 from spark_consumers.sinks.postgres import PROPERTIES, Connection, PostgresDatabase, execute, quoted
 from spark_consumers.sinks.postgres_upsert import NewestInPostgres, copied_rows
-from spark_consumers.sinks.postgres_values import (
-    JSONB,
-    OURS,
-    fitted,
-    has_nul,
-    kind_of,
-    naming,
-    primary_key,
-    row_of,
-    shown,
-    sql_type,
-    stored_types,
-    text_of,
-    value_of,
-)
+from spark_consumers.sinks.postgres_values import OURS, has_nul, kind_of, sql_type, stored_types, text_of, value_of
 from spark_consumers.sinks.postgres_view import TableView
-from spark_consumers.sinks.target import (
-    IS_COLLECTED,
-    LACKS_IMAGES,
-    NO_PLACE,
-    OF_CHANGE,
-    STATE,
-    Key,
-    SelectedRows,
-    TargetTable,
-    Write,
-    Written,
-    images,
-    stored_row,
-)
+from spark_consumers.sinks.target import STATE, Key, SelectedRows, TargetTable, Write, Written
 
 _LOCK_TIMEOUT = "5s"
 
@@ -75,7 +48,7 @@ class PostgresTable(TargetTable):
         self, database: PostgresDatabase, source: str, table: str, *, items: str = "json", prefix: str = ""
     ) -> None:
         self._database = database
-        self._json = "json" if items == "json" else JSONB
+        self._json = "json" if items == "json" else postgres_values.JSONB
         self.source_table = source, table
         self._schema, self._relation = postgres.identifier(prefix + source), postgres.identifier(table)
         self._view = TableView(self._schema, self._relation)
@@ -93,9 +66,9 @@ class PostgresTable(TargetTable):
         with self._transaction() as connection:
             self._lock(connection)
             stored = {name: kind_of(sql) for name, sql in stored_types(connection, self._table).items()}
-            key = primary_key(connection, self._table) if stored else None
+            key = postgres_values.primary_key(connection, self._table) if stored else None
             is_ours = self._view.is_ours(connection)
-            self._plan = columns.plan(self.name, stored, key, layouts, naming(self._json))
+            self._plan = columns.plan(self.name, stored, key, layouts, postgres_values.naming(self._json))
             if not stored:
                 self._create(connection)
             self._alter(connection, stored, is_ours)
@@ -116,7 +89,7 @@ class PostgresTable(TargetTable):
         )
         # For the collection of tombstones. No update of a row changes an indexed column, so none has to touch an index.
         execute(connection, f"CREATE INDEX ON {self._table} (_relay_deleted) WHERE _relay_deleted")
-        values = [shown(column.name, column.kind) for column in self._plan.keys]
+        values = [postgres_values.shown(column.name, column.kind) for column in self._plan.keys]
         if values != [*map(quoted, keys)]:  # the view has no column that the primary key could find
             execute(connection, f"CREATE INDEX ON {self._table} ({', '.join(f'({value})' for value in values)})")
 
@@ -158,13 +131,13 @@ class PostgresTable(TargetTable):
                 f" JOIN {self._table} t ON {self._same_key(lambda n: f'(s.key ->> {n})')}",
                 [json.dumps(wanted)],
             ).fetchall()
-        return {wanted[n - 1]: stored_row(values) for n, *values in rows}
+        return {wanted[n - 1]: target.stored_row(values) for n, *values in rows}
 
     def rows(self, batch: DataFrame, selected: SelectedRows) -> Iterator[tuple[Key, StoredRow]]:
         keys = [text_of(f"t.{quoted(column.name)}", column.kind) for column in self._plan.keys]
         where = selected.where(postgres.literal(selected.topic))
         found = self._database.iterate(f"SELECT {', '.join([*keys, *STATE])} FROM {self._table} t WHERE {where}")
-        return ((row[: len(keys)], stored_row(row[len(keys) :])) for row in found)
+        return ((row[: len(keys)], target.stored_row(row[len(keys) :])) for row in found)
 
     def _same_key(self, part: Callable[[int], str]) -> str:
         """Return the condition that ``t`` is the row of a key, whose parts from 0 on ``part`` returns."""
@@ -209,7 +182,7 @@ class PostgresTable(TargetTable):
             return newest.write_reads(connection, rows)
 
     def _newest(self) -> NewestInPostgres:
-        row = self._row("NULL::text") | {name: f"s.{name}" for name in OF_CHANGE}
+        row = self._row("NULL::text") | {name: f"s.{name}" for name in target.OF_CHANGE}
         keys = enumerate(self._plan.keys)
         return NewestInPostgres(
             self._table,
@@ -232,19 +205,19 @@ class PostgresTable(TargetTable):
             else:
                 yield self._staged_row(n, write)
         if wanted:
-            for partition, offset, layout, image in images(batch, *self.source_table).toLocalIterator():
+            for partition, offset, layout, image in target.images(batch, *self.source_table).toLocalIterator():
                 number = wanted.pop((partition, offset), None)
                 if number is not None:
                     yield self._staged_row(number, writes[number], layout, image)
         if wanted:
-            raise RelayError(f"{self.name}: {LACKS_IMAGES}: those at {sorted(wanted)[:3]}")
+            raise RelayError(f"{self.name}: {target.LACKS_IMAGES}: those at {sorted(wanted)[:3]}")
 
     def _staged_row(
         self, n: int, write: Write, layout: int | None = None, image: str | None = None
     ) -> tuple[object, ...]:
         unfit = None
         if image is not None and layout is not None and self._layouts is not None:
-            image, unfit = fitted(image, self._layouts[layout])
+            image, unfit = postgres_values.fitted(image, self._layouts[layout])
         return (n, list(write.key), layout, image, unfit, *write.states)
 
     def _statement(self) -> str:
@@ -276,7 +249,7 @@ class PostgresTable(TargetTable):
         """
 
     def _row(self, unfit: str) -> dict[str, str]:
-        return row_of(self._plan.row, self._layouts or {}, unfit)
+        return postgres_values.row_of(self._plan.row, self._layouts or {}, unfit)
 
     def _with_fields(self, staged: str) -> str:
         """Join ``staged``, which has the alias ``s``, with the fields ``r`` of its images."""
@@ -294,10 +267,10 @@ class PostgresTable(TargetTable):
     def forget_places(self, batch: DataFrame, topic: str) -> None:
         with self._transaction() as connection:
             self._lock(connection)
-            execute(connection, f"UPDATE {self._table} SET {NO_PLACE} WHERE _relay_topic = $1", [topic])
+            execute(connection, f"UPDATE {self._table} SET {target.NO_PLACE} WHERE _relay_topic = $1", [topic])
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
-        statement = f"DELETE FROM {self._table} WHERE {IS_COLLECTED} to_timestamp($1)"
+        statement = f"DELETE FROM {self._table} WHERE {target.IS_COLLECTED} to_timestamp($1)"
         with self._transaction() as connection:
             return execute(connection, statement, [written_before]).rowcount
 
