@@ -2,12 +2,11 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import orjson
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
@@ -20,7 +19,8 @@ from spark_consumers.spark_internals import text_frame
 TIMES = {"date": "date", "datetime": "timestamp_ntz"}
 """The types of what SQL calls so. Delta has none for a time without a date."""
 
-IN_KEYS = {kind: f"{kind} as text" for kind in TIMES}
+AS_TEXT = " as text"
+IN_KEYS = {kind: f"{kind}{AS_TEXT}" for kind in TIMES}
 """Their kinds in a key, where they are texts: rows may differ in what no such type holds."""
 
 # Spark has decimals under the same names.
@@ -67,11 +67,6 @@ def kind_of(found: DataType) -> str:
     """Return the kind of a column by its type, or the type's name if the copy did not create the column."""
     sql = found.simpleString()
     return _KINDS.get(sql, sql)
-
-
-def time_of(kind: str) -> str | None:
-    """Return the kind of the times whose texts a column of a key has, or None if it has others."""
-    return next((time for time, text in IN_KEYS.items() if text == kind), None)
 
 
 def literal(text: str) -> str:
@@ -141,14 +136,6 @@ def _quotient(number: Column, by: int) -> Column:
     return F.call_function("div", number, F.lit(by).cast("bigint"))
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """How many rows a MERGE has changed or inserted, and how many of them were inserted."""
-
-    rows: int
-    inserted: int
-
-
 @contextmanager
 def faults(*, writes_rows: bool = False) -> Iterator[None]:
     """Raise ``TableFault``, or ``RowFault`` if this ``writes_rows``, for errors that another attempt would meet."""
@@ -162,8 +149,11 @@ def faults(*, writes_rows: bool = False) -> Iterator[None]:
         raise (RowFault if writes_rows and (is_misfit or kinds & _OF_ROWS) else TableFault)(cause(error)) from error
 
 
-def merge(session: SparkSession, statement: str) -> Merged:
-    """Run a MERGE statement. Raises ``RowFault`` and ``TableFault``."""
+def merge(session: SparkSession, statement: str) -> tuple[int, int]:
+    """Run a MERGE; return how many rows it changed or inserted, and how many of them it inserted.
+
+    Raises ``RowFault`` and ``TableFault``.
+    """
     with faults(writes_rows=True):
-        row: Row = session.sql(statement).collect()[0]
-    return Merged(int(row["num_affected_rows"]), int(row["num_inserted_rows"]))
+        row = session.sql(statement).collect()[0]
+    return row["num_affected_rows"], row["num_inserted_rows"]

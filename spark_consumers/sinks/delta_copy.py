@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_consumers.locations import table_folder
+from spark_consumers.locations import below, table_folder
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.columns import ColumnPlan
 from spark_consumers.sinks.delta_upsert import NewestInDelta
 from spark_consumers.sinks.delta_values import VARIANT, naming
-from spark_consumers.sinks.delta_view import ROWS, DeltaView, rows_folder
+from spark_consumers.sinks.delta_view import ROWS, DeltaView
 from spark_consumers.sinks.lake_table import LakeTable, not_ours
 from spark_consumers.sinks.target import IS_COLLECTED, Written
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
@@ -28,11 +28,11 @@ class DeltaTable(LakeTable):
     """The copy of one table in Delta, below ``path``. ``items``: how it keeps JSON."""
 
     def __init__(self, path: str, schedule: Schedule, source: str, table: str, *, items: str = "json") -> None:
-        where = rows_folder(path, source, table)
+        self._folder = table_folder(path, source, table)
+        where = below(self._folder, ROWS)
         kinds = naming("string" if items == "json" else VARIANT)
         super().__init__(delta.table(where), (source, table), _OURS, kinds)
         self.where = where
-        self._folder = table_folder(path, source, table)
         self._view = DeltaView(self._folder)
         self._upkeep = TableUpkeep(self.name, schedule)
         self._newest = NewestInDelta()
@@ -76,7 +76,7 @@ class DeltaTable(LakeTable):
     # ------------------------------------------------------------------ writing
 
     def _run(self, session: SparkSession, statement: str) -> int:
-        return delta.merge(session, statement).rows
+        return delta.merge(session, statement)[0]
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         return self._newest.write(changes.sparkSession, self._merge_of(found), found)

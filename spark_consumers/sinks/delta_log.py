@@ -13,7 +13,7 @@ from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 
 _APPLICATION = "relay.log"
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
-_COMMITS = (3, 50)  # steps for finding the last append, one after another; optimise, vacuum or delete may come after it
+_COMMITS = 50  # of the last ones, one is an append: optimise, vacuum or delete may come after it
 
 
 class DeltaLog(LogTable):
@@ -34,13 +34,11 @@ class DeltaLog(LogTable):
         }
 
     def last_append(self, session: SparkSession) -> LogContents | None:
-        for number in _COMMITS:
-            for commit in session.sql(f"DESCRIBE HISTORY {self.name} LIMIT {number}").collect():
-                if commit["operation"] == "RESTORE":
-                    return None
-                contents = LogContents.from_json(commit["userMetadata"])
-                if contents is not None:
-                    return contents
+        for commit in session.sql(f"DESCRIBE HISTORY {self.name} LIMIT {_COMMITS}").collect():
+            if commit["operation"] == "RESTORE":
+                return None
+            if (contents := LogContents.from_json(commit["userMetadata"])) is not None:
+                return contents
         return None
 
     def first_version(self, session: SparkSession) -> int:
@@ -67,4 +65,4 @@ class DeltaLog(LogTable):
             raise Unavailable(f"another consumer is appending to the change log at {self._path}: stop it")
 
     def merge(self, session: SparkSession, statement: str) -> int:
-        return delta.merge(session, statement).rows
+        return delta.merge(session, statement)[0]

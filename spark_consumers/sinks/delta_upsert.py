@@ -127,15 +127,15 @@ class NewestInDelta:
         """
         insert = merge.insert({"_relay_read_as_of": "0"})
         if not self._only_updates.are_due:
-            merged = delta.merge(session, merge.statement(update, insert))
-            if not merged.inserted:
+            written, inserted = delta.merge(session, merge.statement(update, insert))
+            if not inserted:
                 self._only_updates.missed()
-            return merged.rows
-        updated = delta.merge(session, merge.statement(update, inserts=False)).rows
+            return written
+        updated, _ = delta.merge(session, merge.statement(update, inserts=False))
         if updated == found.items:
             self._only_updates.succeeded()
             return updated
-        inserted = delta.merge(session, merge.statement(insert)).rows
+        inserted, _ = delta.merge(session, merge.statement(insert))
         if inserted:
             self._only_updates.failed()
         return updated + inserted
@@ -143,11 +143,11 @@ class NewestInDelta:
     def write_reads(self, session: SparkSession, merge: BatchMerge, found: TableSummary) -> int:
         # Mostly no row is there. Then this reads only the keys of the table, and writes no file again.
         read = {"_relay_read_as_of": "s.as_of"}
-        written = delta.merge(session, merge.statement(merge.insert(read))).rows
+        written, _ = delta.merge(session, merge.statement(merge.insert(read)))
         if written < found.reads:
             # I7: decided in the statement that writes.
             update = merge.update(f"{IS_OLDER_THAN_READ_ROW} AND NOT ({_IS_WRITTEN})", read)
-            written += delta.merge(session, merge.statement(update, inserts=False)).rows
+            written += delta.merge(session, merge.statement(update, inserts=False))[0]
         return written
 
 

@@ -59,12 +59,12 @@ def key_columns(keys: Sequence[CopiedColumn]) -> list[str]:
 
 def shown_keys(keys: Sequence[CopiedColumn]) -> dict[str, str]:
     """Return, by column, the SQL of the times that the texts of a key of the row ``s`` are."""
-    kinds = {key.name: (f"s.k{n}", delta.time_of(key.kind)) for n, key in enumerate(keys)}
-    return {
-        delta.quoted(name): f"CASE WHEN {text} >= '{_FIRST}' THEN try_cast({text} AS {delta.sql_type(kind)}) END"
-        for name, (text, kind) in kinds.items()
-        if kind
-    }
+    found = {}
+    for n, key in enumerate(keys):
+        if (time := key.kind.removesuffix(delta.AS_TEXT)) != key.kind:
+            cast = f"try_cast(s.k{n} AS {delta.sql_type(time)})"
+            found[delta.quoted(key.name)] = f"CASE WHEN s.k{n} >= '{_FIRST}' THEN {cast} END"
+    return found
 
 
 def naming(json: str) -> Naming:

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from spark_consumers.locations import below, table_folder
+from spark_consumers.locations import below
 from spark_consumers.sinks.delta_values import HIDDEN
 from spark_consumers.spark_internals import delta_log, forget_delta_logs, jvm_of
 
@@ -26,11 +26,6 @@ Action = dict[str, Any]
 _CHECKPOINT_EVERY = 50  # versions
 _ENCODED = 20  # characters in the name of a file with deletion vectors
 _OUR_TABLES = UUID("6f0c8a5e-5c1e-4f0b-9d7a-0e6f7a2b8c11")
-
-
-def rows_folder(path: str, source: str, table: str) -> str:
-    """Return the folder of the rows of a table in the copy at ``path``."""
-    return below(table_folder(path, source, table), ROWS)
 
 
 class DeltaView:

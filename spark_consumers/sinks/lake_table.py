@@ -41,7 +41,7 @@ class LakeTable(TargetTable):
         self.source_table = source_table
         self.naming = naming
         self._form = form
-        self._layouts: Mapping[int, Layout] | None = None
+        self._layouts: Mapping[int, Layout] = {}
         self._plan = ColumnPlan((), ())
 
     # ------------------------------------------------------------------ what the formats have of their own
@@ -86,7 +86,7 @@ class LakeTable(TargetTable):
         return {COLLECTED_AT: str(now), FORMAT: self._form, delta_values.KEY: key, **self._upkeep.properties(now)}
 
     def _created_columns(self, plan: ColumnPlan) -> str:
-        kinds = {name: delta.time_of(kind) or kind for name, kind in plan.added.items()}
+        kinds = {name: kind.removesuffix(delta.AS_TEXT) for name, kind in plan.added.items()}
         listed = [f"{delta.quoted(name)} {delta.sql_type(kind)}" for name, kind in kinds.items()]
         listed += [f"{name} {kind}" for name, kind in OURS.items()]
         return ", ".join([*listed, *(f"{name} STRING" for name in key_columns(plan.keys) if name in HIDDEN)])
@@ -191,8 +191,7 @@ class LakeTable(TargetTable):
         rows = self._with_fields(rows_of(found.layouts, found.size(number), time.time_ns() // 1000))
         texts = [F.col("key_texts")[n] for n in range(len(self._plan.keys))]
         rows = rows.select(
-            *(text.alias(f"k{n}") for n, text in enumerate(texts)),
-            *(text.alias(f"text_k{n}") for n, text in enumerate(texts)),
+            *(text.alias(f"{name}{n}") for name in ("k", "text_k") for n, text in enumerate(texts)),
             *self._values(rows),
             *target.OF_CHANGE,
             *("stem", "first", "number", "changes", "first_offset", "now", "as_of"),
@@ -216,7 +215,7 @@ class LakeTable(TargetTable):
 
     def _values(self, found: DataFrame) -> list[Column]:
         """Return the columns c0, c1, ... of the rows in the images."""
-        values = delta_values.row_of(self._plan.row, self._layouts or {}, is_ansi(found))
+        values = delta_values.row_of(self._plan.row, self._layouts, is_ansi(found))
         return [value.alias(f"c{n}") for n, value in enumerate(values.values())]
 
     def _row_columns(self) -> list[str]:
@@ -243,10 +242,8 @@ class LakeTable(TargetTable):
                 # In Python as in Spark, texts are in the order of their code points.
                 ends = [delta.literal(text) for text in found.texts]
             elif key.kind in (ColumnKind.INT, ColumnKind.LONG) and found.numbers is not None:
-                ends = [
-                    f"{number}{'L' if key.kind == ColumnKind.LONG else ''}"
-                    for number in rounded(found.numbers, key.kind)
-                ]
+                end = "L" if key.kind == ColumnKind.LONG else ""
+                ends = [f"{number}{end}" for number in rounded(found.numbers, key.kind)]
             else:
                 continue
             ranges.append(f"t.{delta.quoted(key.name)} BETWEEN {' AND '.join(ends)}")
