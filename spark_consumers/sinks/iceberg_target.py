@@ -88,8 +88,7 @@ class _Tables(ReplayPlace):
             log_event("no lock", self._kind, location=self._url, error=_ALONE)
 
     def check(self, *, offline: bool = False) -> str:
-        found = "not checked: Spark opens its catalog"
-        return f"{found}; {_ALONE}" if self._is_hadoop else found
+        return f"not checked: Spark opens its catalog{f'; {_ALONE}' if self._is_hadoop else ''}"
 
     def content(self, session: SparkSession) -> str | None:
         for namespace in self._namespaces:

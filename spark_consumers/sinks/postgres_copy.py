@@ -55,7 +55,7 @@ class PostgresTable(TargetTable):
         self._table = self._view.rows
         self.name = f"copy {database.name}, table {self._table}"
         self._transaction = partial(database.transaction, self._table)
-        self._layouts: Mapping[int, Layout] | None = None
+        self._layouts: Mapping[int, Layout] = {}
         self._plan = ColumnPlan((), ())
 
     # ------------------------------------------------------------------ columns
@@ -166,7 +166,7 @@ class PostgresTable(TargetTable):
     @property
     def decides_newest(self) -> bool:
         # The images name columns as the source does.
-        fields = (field.name for layout in (self._layouts or {}).values() for field in layout.row or ())
+        fields = (field.name for layout in self._layouts.values() for field in layout.row or ())
         return all(name == postgres.identifier(name) for name in fields)
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
@@ -203,22 +203,14 @@ class PostgresTable(TargetTable):
             if write.image:
                 wanted[write.image] = n
             else:
-                yield self._staged_row(n, write)
+                yield n, [*write.key], None, None, None, *write.states
         if wanted:
             for partition, offset, layout, image in target.images(batch, *self.source_table).toLocalIterator():
-                number = wanted.pop((partition, offset), None)
-                if number is not None:
-                    yield self._staged_row(number, writes[number], layout, image)
+                if (n := wanted.pop((partition, offset), -1)) >= 0:
+                    fitted = postgres_values.fitted(image, self._layouts[layout])
+                    yield n, [*writes[n].key], layout, *fitted, *writes[n].states
         if wanted:
             raise RelayError(f"{self.name}: {target.LACKS_IMAGES}: those at {sorted(wanted)[:3]}")
-
-    def _staged_row(
-        self, n: int, write: Write, layout: int | None = None, image: str | None = None
-    ) -> tuple[object, ...]:
-        unfit = None
-        if image is not None and layout is not None and self._layouts is not None:
-            image, unfit = postgres_values.fitted(image, self._layouts[layout])
-        return (n, list(write.key), layout, image, unfit, *write.states)
 
     def _statement(self) -> str:
         """Return the statement that writes the rows of ``relay_batch`` and returns the numbers of the others."""
@@ -249,7 +241,7 @@ class PostgresTable(TargetTable):
         """
 
     def _row(self, unfit: str) -> dict[str, str]:
-        return postgres_values.row_of(self._plan.row, self._layouts or {}, unfit)
+        return postgres_values.row_of(self._plan.row, self._layouts, unfit)
 
     def _with_fields(self, staged: str) -> str:
         """Join ``staged``, which has the alias ``s``, with the fields ``r`` of its images."""

@@ -81,17 +81,12 @@ class PostgresTarget(CopyTarget):
 
 def _refuse_names(sources: Sequence[str], tables: Mapping[str, SourceConfig], prefix: str) -> None:
     """Raise ``ConfigError`` for names that PostgreSQL or the copy reserves, and for names that become the same."""
-    places = [(identifier(prefix + source), "", f"sources[{n}].name: {source}") for n, source in enumerate(sources)]
-    places += [
-        (
-            identifier(prefix + source.name),
-            identifier(table),
-            f"sources[{sources.index(source.name)}]: the table {table}",
-        )
-        for table, source in tables.items()
-    ]
+    named = [(source, "", f"sources[{n}].name: {source}") for n, source in enumerate(sources)]
+    for table, source in tables.items():
+        named.append((source.name, table, f"sources[{sources.index(source.name)}]: the table {table}"))
     taken: dict[tuple[str, str], str] = {}
-    for schema, table, what in places:
+    for name, table, what in named:
+        schema = identifier(prefix + name)
         if not table and (schema.startswith("pg_") or schema == "information_schema"):
             raise ConfigError(f"{what}: PostgreSQL reserves the schema name {schema}: give the source another name")
         if table.startswith(PREFIX):
@@ -99,11 +94,10 @@ def _refuse_names(sources: Sequence[str], tables: Mapping[str, SourceConfig], pr
                 f"{what}: names that begin with {PREFIX} are reserved for the copy's own tables: leave this table out "
                 "of `tables`"
             )
-        other = taken.setdefault((schema, table), what)
-        if other != what:
+        if (other := taken.setdefault((schema, identifier(table)), what)) != what:
             raise ConfigError(
-                f"{what} and {other} would have the same name in PostgreSQL, {table or schema}: give the source "
-                "another name, or leave one of the tables out of `tables`"
+                f"{what} and {other} would have the same name in PostgreSQL, {identifier(table) or schema}: give the "
+                "source another name, or leave one of the tables out of `tables`"
             )
 
 
@@ -120,10 +114,10 @@ class KeptInPostgres(KeptRows):
         self._table = TableView(identifier(layout.source), identifier(layout.table)).rows
         self.where = f"{database.name}, table {self._table}"
         self._wanted = [columns.ITEM if name is None else name for name in wanted]
+        self._selected: str | None = None
         with database.transaction() as connection:
             types = stored_types(connection, self._table)
             key = primary_key(connection, self._table) or None
-        self._selected: str | None = None
         if not types:
             return
         stored = {name: kind_of(sql) for name, sql in types.items()}

@@ -12,7 +12,7 @@ from typing import Self
 
 from pyspark.sql import DataFrame
 
-from spark_consumers.sinks.target import TargetTable
+from spark_consumers.sinks.target import TargetTable, change_property
 
 
 @dataclass
@@ -33,8 +33,8 @@ class SeenSnapshots:
     moved: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        return cls(**json.loads(text))
+    def from_json(cls, text: str | None) -> Self:
+        return cls(**json.loads(text or "{}"))
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -42,8 +42,7 @@ class SeenSnapshots:
     def _of(self, topic: str) -> None:
         if self.topic not in (topic, None):
             # The topic was replaced, and a snapshot running in its partitions never ends.
-            for marks in (self.running, self.ended, self.begun, self.moved):
-                marks.clear()
+            self.running, self.ended, self.begun, self.moved = {}, {}, {}, {}
         self.topic = topic
 
     def move(self, topic: str, partition: int, offset: int) -> None:
@@ -103,26 +102,24 @@ class Tombstones:
     def load(self, batch: DataFrame) -> None:
         properties = self._table.properties(batch)
         self._stored_snapshots = properties.get(SNAPSHOTS)
-        self.snapshots = SeenSnapshots.from_json(self._stored_snapshots or SeenSnapshots().to_json())
+        self.snapshots = SeenSnapshots.from_json(self._stored_snapshots)
         self._collected_at = properties.get(COLLECTED_AT)
 
     def remember(self, batch: DataFrame) -> bool:
         """Write ``snapshots`` to the table if they have changed. Return False if another driver was faster."""
         before, text = self._stored_snapshots, self.snapshots.to_json()
-        if text == (before or SeenSnapshots().to_json()):
+        if self.snapshots == SeenSnapshots.from_json(before):
             return True
-        if not self._table.replace_property(batch, SNAPSHOTS, before, text):
-            return False
-        self._stored_snapshots = text
-        return True
+        is_stored = self._table.replace_property(batch, SNAPSHOTS, before, text)
+        if is_stored:
+            self._stored_snapshots = text
+        return is_stored
 
     def forget_snapshots(self, batch: DataFrame) -> None:
         """Forget the snapshots: their topic was replaced, and what runs there never ends."""
-        is_stored = False
-        while not is_stored:
-            self.load(batch)
-            self.snapshots = SeenSnapshots()
-            is_stored = self.remember(batch)
+        nothing = SeenSnapshots().to_json()
+        change_property(self._table, batch, SNAPSHOTS, lambda text: nothing, nothing)
+        self.load(batch)
 
     def collect(self, batch: DataFrame) -> int:
         """Delete the tombstones older than the retention, if it is time to; return the number deleted.
