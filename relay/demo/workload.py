@@ -1,7 +1,7 @@
 """A workload that records every write: the ground truth for the demo and the fault tests.
 
 Each item belongs to one writer, so the order of its versions is certain; all writers share the hash keys. A version is
-written once, so each write is one change. Each database has its own kind of writer.
+written once, so each write is one change.
 """
 
 import random

@@ -17,9 +17,8 @@ _HINT = f"Java {OLDEST} or newer is needed: install it, such as openjdk-{OLDEST}
 
 def find_java() -> Path:
     """Return the ``java`` in ``$JAVA_HOME`` or on the PATH. Raises ``Unavailable`` if neither is recent enough."""
-    home = os.environ.get("JAVA_HOME")
-    on_path = shutil.which("java")
-    candidates = [Path(home) / "bin" / "java"] if home else []
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    candidates = [Path(home, "bin", "java")] if home else []
     candidates += [Path(on_path)] if on_path else []
     seen = []
     for candidate in candidates:

@@ -133,7 +133,13 @@ class _Planning:
         for number, layout in sorted(layouts.items(), key=lambda each: each[1].has_key_only):
             in_key = {field.name for field in layout.key}
             self.sources = {}
-            self._take_key([self._key(layout, field) for field in layout.key])
+            key = [self._key(layout, field) for field in layout.key]
+            if self.key not in (None, key):  # I7: one row would be several, and two rows one
+                raise TableFault(
+                    f"{self.what}: its rows have the key {', '.join(self.key or ['missing'])}, but the changes have "
+                    f"the key {', '.join(key)}: {_ANEW}"
+                )
+            self.key = key
             if layout.row is None:
                 self._item(self.naming.kind("json"))
                 rows.setdefault(ITEM, {}).setdefault(None, []).append(number)
@@ -163,15 +169,6 @@ class _Planning:
                 f"which writes the same key differently: {_ANEW}"
             )
         return name
-
-    def _take_key(self, key: list[str]) -> None:
-        """Take the key of the first layout, unless the table has one. Raises ``TableFault`` for a different key."""
-        if self.key not in (None, key):  # I7: one row would be several, and two rows one
-            raise TableFault(
-                f"{self.what}: its rows have the key {', '.join(self.key or ['missing'])}, but the changes have the "
-                f"key {', '.join(key)}: {_ANEW}"
-            )
-        self.key = key
 
     def _item(self, kind: str) -> None:
         if not self._place(ITEM, kind):
