@@ -42,10 +42,9 @@ class DeltaLog(LogTable):
         return None
 
     def first_version(self, session: SparkSession) -> int:
-        """Return the time of the last commit, in milliseconds.
+        """Return the time of the last commit, in milliseconds: no earlier append has a greater version.
 
-        No earlier append has a greater version: each added one to such a time. I7: another writer to the same table
-        appends with the same version.
+        Each added one to such a time. I7: another writer to the same table appends with the same version.
         """
         history = session.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1")
         milliseconds: int = history.select(F.unix_millis("timestamp")).collect()[0][0]

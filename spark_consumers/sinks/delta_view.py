@@ -1,8 +1,7 @@
 """The table under a table's own name in a copy in Delta: it has the rows that the table has at its source.
 
-The rows, with tombstones and our columns, are in a table inside its folder, which has the tombstones in a separate
-partition. The log of the one under the name lists the same files but the tombstones', and no column of ours. So each
-row is written once, no reader has to know about a view, and what a batch has changed is seen at once.
+The rows, with tombstones and our columns, are in a table inside its folder. The log of the one under the name lists the
+same files but the tombstones', and no column of ours.
 """
 
 import json

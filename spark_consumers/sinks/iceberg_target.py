@@ -1,7 +1,4 @@
-"""A copy or a log in Iceberg, in a catalog that the settings of Spark name.
-
-Each source of a copy has a namespace there, and a log has one.
-"""
+"""A copy or a log in Iceberg, in a catalog that the settings of Spark name."""
 
 from __future__ import annotations
 

@@ -50,10 +50,7 @@ GAP_COLUMNS = "id STRING, source STRING, reason STRING, found_at TIMESTAMP, reco
 
 
 class LogTable(ABC):
-    """The log in one table. ``name``, ``gaps``: the names of the table and of the one of gaps, in SQL.
-
-    ``kind``: of both, in SQL. ``where``: for people.
-    """
+    """The log in one table. In SQL, ``name``: of the table, ``gaps``: of the one of gaps, ``kind``: of both."""
 
     def __init__(self, kind: str, name: str, gaps: str, where: str, upkeep: TableUpkeep) -> None:
         self.name, self.gaps, self.where, self.upkeep = name, gaps, where, upkeep
@@ -63,8 +60,7 @@ class LogTable(ABC):
         """Create the table unless it exists."""
         listed = ", ".join(f"{delta.quoted(name)} {kind}" for name, kind in COLUMNS.items())
         by = f"PARTITIONED BY ({', '.join(map(delta.quoted, PARTITIONED_BY))})"
-        properties = {**self._properties(), **self.upkeep.properties(time.time())}
-        self._create(session, self.name, listed, properties, by)
+        self._create(session, self.name, listed, {**self._properties(), **self.upkeep.properties(time.time())}, by)
 
     def create_gaps(self, session: SparkSession) -> None:
         """Create both tables unless they exist."""

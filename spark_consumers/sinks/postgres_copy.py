@@ -1,8 +1,5 @@
 """One table of the copy in PostgreSQL: its columns, reading the state of rows, and writing them conditionally.
 
-Under the table's own name is a view that shows it as its source has it. Its rows, with tombstones and tokens, stand
-beside (`postgres_view`).
-
 A batch is written in one transaction: its rows are copied into a temporary table, and one statement takes from there
 the rows whose stored state is still the one that was read. So any number of drivers may keep one copy up to date.
 """

@@ -1,9 +1,8 @@
 """Writes the newest change of each item of a batch to a table in PostgreSQL, and decides in its SQL which are newer.
 
-They are copied into a temporary table, and one statement takes from there what is newer than the stored row.
-The Java class `CopiedRows` creates them: in Spark's SQL it takes several times as long as PostgreSQL does for all the
-rest, and Python takes as long again. They are binary, as "COPY" in PostgreSQL's documentation describes it, since to
-escape texts takes as long as all else here.
+They are copied into a temporary table, and one statement takes from there what is newer than the stored row. The Java
+class `CopiedRows` creates them, since Spark's SQL and Python take several times as long as PostgreSQL does for the
+rest. They are binary, as "COPY" in PostgreSQL's documentation describes it: to escape texts takes as long as all else.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,6 @@
 """The tombstones of a copied table: when they are collected, and the snapshots that delay it.
 
-The snapshots seen and the time of the last collection are properties of the table, so they outlive the consumer.
-Whoever renames a property has to keep reading the old name.
+Both are properties of the table, so they outlive the consumer.
 """
 
 import json
@@ -19,11 +18,10 @@ from spark_consumers.sinks.target import TargetTable, change_property
 class SeenSnapshots:
     """The snapshots that a copy of one table has seen begin. The end of any other would delete rows that it has found.
 
-    A page of an abandoned snapshot may come after the end of its successor, and must not bring rows back. ``running``:
-    their ids, by partition. ``ended``: the ``as_of`` of the last one, by partition.
-
-    ``topic``: whose partitions these are; None as long as there was no mark. ``begun``: the offset of the newest begin.
-    ``moved``: the offset of the last mark after which the keys of a partition were spread over more partitions.
+    A page of an abandoned snapshot may come after the end of its successor, and must not bring rows back. By partition,
+    ``running``: their ids, ``ended``: the ``as_of`` of the last one, ``begun``: the offset of the newest begin, and
+    ``moved``: the offset of the last mark after which keys were spread over more partitions. ``topic``: whose
+    partitions these are; None as long as there was no mark.
     """
 
     running: dict[str, str] = field(default_factory=dict)

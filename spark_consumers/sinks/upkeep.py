@@ -1,7 +1,6 @@
 """The upkeep of a table in a lake: small files are merged, and files that no kept version needs are deleted.
 
-Delta itself only deletes its log. Iceberg lists each version of a table: they expire. The time of the last upkeep is a
-property of the table.
+Delta itself only deletes its log. Iceberg lists each version of a table: they expire.
 """
 
 import time
