@@ -1,19 +1,14 @@
-"""Writes newest changes, and rows that a snapshot has read, from the view ``relay_batch`` to a table in Delta."""
+"""The SQL that writes newest changes, and rows that a snapshot has read, from ``relay_batch`` to a table in a lake."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Row, SparkSession
 
-from spark_consumers.plain_items import TableSummary
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import delta
-from spark_consumers.sinks.target import IS_BEHIND, IS_OLDER_THAN_READ, Written
+from spark_consumers.sinks.target import IS_BEHIND, IS_OLDER_THAN_READ
 
-NOT_OLDER = "relay: a stored row is not older than its change, which is decided again"
-"""What ends a MERGE that would replace a row that it must not replace. Nothing is written then."""
-
-_MOST_OTHERS = 64
 _MOST_IN_MEMORY = 64 << 20  # bytes of a batch that each task of a statement may have in memory
 _MOST_BROADCAST = 10 << 20  # bytes of a batch that Spark itself may broadcast: it estimates a fourth more
 
@@ -21,7 +16,7 @@ IS_OLDER_THAN_READ_ROW = IS_OLDER_THAN_READ.format(
     timestamp="CAST(get_json_object(t._relay_token, '$.timestamp') AS BIGINT)"
 )
 # Their time distinguishes the rows of a statement from an earlier statement's.
-_IS_WRITTEN = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_event_id"
+IS_WRITTEN = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_event_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,94 +58,6 @@ class BatchMerge:
         return f"WHEN NOT MATCHED{condition and f' AND {condition}'} THEN {inserted}"
 
 
-class Attempts:
-    """Whether to try the cheaper of two ways: not for some batches after it has failed, more of them the more it fails.
-
-    ``others``: how many suitable batches have to come before it is tried.
-    """
-
-    def __init__(self, others: int = 0) -> None:
-        self._others = others
-        self._after_failure = 1
-
-    @property
-    def are_due(self) -> bool:
-        return self._others == 0
-
-    def succeeded(self) -> None:
-        self._after_failure = 1
-
-    def failed(self) -> None:
-        self._others = self._after_failure
-        self._after_failure = min(2 * self._after_failure, _MOST_OTHERS)
-
-    def missed(self) -> None:
-        """It was not tried, and would have succeeded."""
-        self._others = max(0, self._others - 1)
-
-
-class NewestInDelta:
-    """Writes to one table, and remembers how that went."""
-
-    def __init__(self) -> None:
-        # For a statement without a condition, for changes that are all newer than their rows.
-        self._unguarded = Attempts()
-        # For a statement that inserts nothing, for items that are all in the table.
-        self._only_updates = Attempts(1)
-
-    def write(self, session: SparkSession, merge: BatchMerge, found: TableSummary) -> Written:
-        # I7: in one statement, so that the token that decides is the one that is replaced. With a condition Delta reads
-        # all columns of all rows in the files; without one, only keys, tokens and what a change does not set.
-        if self._unguarded.are_due:
-            token = f"CASE WHEN {IS_OLDER} THEN s._relay_token ELSE raise_error({delta.literal(NOT_OLDER)}) END"
-            try:
-                written = self._merge(session, merge, merge.update("", {"_relay_token": token}), found)
-            except Exception as error:
-                if NOT_OLDER not in str(error):
-                    raise
-                self._unguarded.failed()
-            else:
-                self._unguarded.succeeded()
-                if written == found.items:
-                    return Written(found.changes, 0, ())
-        written = self._merge(session, merge, merge.update(IS_OLDER, {}), found)
-        if written == found.items:
-            self._unguarded.missed()
-            return Written(found.changes, 0, ())
-        return Written.of(found.changes, unwritten(session, merge))
-
-    def _merge(self, session: SparkSession, merge: BatchMerge, update: str, found: TableSummary) -> int:
-        """Update the rows of the items, and insert missing ones. Return how many rows were written.
-
-        A statement that inserts nothing takes a third of the time in a large table: Spark neither moves nor sorts the
-        rows of its files.
-        """
-        insert = merge.insert({"_relay_read_as_of": "0"})
-        if not self._only_updates.are_due:
-            written, inserted = delta.merge(session, merge.statement(update, insert))
-            if not inserted:
-                self._only_updates.missed()
-            return written
-        updated, _ = delta.merge(session, merge.statement(update, inserts=False))
-        if updated == found.items:
-            self._only_updates.succeeded()
-            return updated
-        inserted, _ = delta.merge(session, merge.statement(insert))
-        if inserted:
-            self._only_updates.failed()
-        return updated + inserted
-
-    def write_reads(self, session: SparkSession, merge: BatchMerge, found: TableSummary) -> int:
-        # Mostly no row is there. Then this reads only the keys of the table, and writes no file again.
-        read = {"_relay_read_as_of": "s.as_of"}
-        written, _ = delta.merge(session, merge.statement(merge.insert(read)))
-        if written < found.reads:
-            # I7: decided in the statement that writes.
-            update = merge.update(f"{IS_OLDER_THAN_READ_ROW} AND NOT ({_IS_WRITTEN})", read)
-            written += delta.merge(session, merge.statement(update, inserts=False))[0]
-        return written
-
-
 def unwritten(session: SparkSession, merge: BatchMerge) -> Sequence[Row]:
     """Return the items that a MERGE has not written: their keys, numbers of changes, and whether to ignore them."""
     keys = ", ".join(f"s.text_k{n}" for n in range(merge.parts))
@@ -158,7 +65,7 @@ def unwritten(session: SparkSession, merge: BatchMerge) -> Sequence[Row]:
     is_old = f"coalesce(({is_stored('>', 's.number')}) OR ({is_same} AND NOT t._relay_incomplete), false)"
     return session.sql(
         f"SELECT {keys}, s.changes, {is_old} FROM relay_batch s LEFT JOIN {merge.table} t ON {merge.on}"
-        f" WHERE NOT ({_IS_WRITTEN})"
+        f" WHERE NOT ({IS_WRITTEN})"
     ).collect()
 
 
