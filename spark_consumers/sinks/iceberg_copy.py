@@ -81,25 +81,6 @@ def replace_property(session: SparkSession, name: str, key: str, before: str | N
     return commit(session, name, change)
 
 
-def change_property(
-    session: SparkSession, name: str, key: str, rule: Callable[[str], str], create: Callable[[], None]
-) -> str:
-    """Replace a property of a table, "" if there is none, with what ``rule`` returns for it; return that.
-
-    ``create``: creates the table, which is done only if there is something to store.
-    """
-    while True:
-        is_there = schema_of(session, name) is not None
-        before = properties_of(session, name).get(key) if is_there else None
-        after = rule(before or "")
-        if after == (before or ""):
-            return after
-        if not is_there:
-            create()
-        if replace_property(session, name, key, before, after):
-            return after
-
-
 def commit(session: SparkSession, name: str, change: Callable[[Any], Any]) -> bool:
     """Commit the metadata that ``change`` returns for a table's current metadata; return False if it returns None."""
     operations = iceberg_table(session, name).operations()

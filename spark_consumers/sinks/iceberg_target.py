@@ -93,6 +93,24 @@ class _Tables(ReplayPlace):
                 return f"namespace {namespace} is not empty"
         return None
 
+    def _change_note(
+        self, session: SparkSession, name: str, rule: Callable[[str], str], create: Callable[[], None]
+    ) -> str:
+        """Replace the note that a table keeps as a property. ``create``: the table, if there is something to store."""
+        from spark_consumers.sinks import iceberg_copy
+
+        iceberg_copy.refuse_unready(session, self._catalog)
+        while True:
+            is_there = iceberg_copy.schema_of(session, name) is not None
+            before = iceberg_copy.properties_of(session, name).get(NOTE) if is_there else None
+            after = rule(before or "")
+            if after == (before or ""):
+                return after
+            if not is_there:
+                create()
+            if iceberg_copy.replace_property(session, name, NOTE, before, after):
+                return after
+
     def refuse_swap(self, present: str) -> None:
         raise ConfigError(
             f"--swap: Iceberg tables cannot change places in one step: leave --swap out, set the config to "
@@ -141,8 +159,6 @@ class IcebergTarget(_Tables, CopyTarget):
             yield partial(KeptInSpark, partial(KeptInLake, session, self._tables()))
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
-        from spark_consumers.sinks import iceberg_copy
-
         name = self._place.properties(room)
 
         def create() -> None:
@@ -152,8 +168,7 @@ class IcebergTarget(_Tables, CopyTarget):
                 "('write.metadata.delete-after-commit.enabled' = 'true')"
             )
 
-        iceberg_copy.refuse_unready(session, self._place.catalog)
-        return iceberg_copy.change_property(session, name, NOTE, rule, create)
+        return self._change_note(session, name, rule, create)
 
 
 _LOG_URL = re.compile(r"iceberg://(\w+)/([\w-]+)/?")
@@ -189,11 +204,8 @@ class IcebergLogTarget(_Tables):
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
         """A property of the table, so that it is lost with it."""
-        from spark_consumers.sinks import iceberg_copy
-
         table = self.open()
-        iceberg_copy.refuse_unready(session, self._catalog)
-        return iceberg_copy.change_property(session, table.name, NOTE, rule, partial(table.create, session))
+        return self._change_note(session, table.name, rule, partial(table.create, session))
 
 
 _ALONE = "nothing in a catalog of type hadoop prevents a second driver: run only one"
