@@ -52,10 +52,9 @@ _EXIT_TIMEOUT = 10.0  # seconds
 
 
 def run(source: str, seconds: int, *, as_json: bool = False) -> None:
-    """Run the demo for ``seconds`` of load. ``source``: one of ``DATABASES``.
+    """Run the demo for ``seconds`` of load. ``as_json``: print only the result, as JSON, to stdout.
 
-    ``as_json``: print the result as JSON to stdout, and everything else to stderr. Raises ``CheckFailed`` if a check
-    fails, ``Unavailable`` if something it needs is missing.
+    Raises ``CheckFailed`` if a check fails, ``Unavailable`` if something it needs is missing.
     """
     console = Console(stderr=as_json)
     orders = DATABASES[source]()

@@ -100,10 +100,7 @@ class MySQLOrders(SQLTable, Orders):
         return primary.connect(database=DATABASE)
 
     def _fail_over(self) -> str:
-        """Kill the primary, promote its replica, and let the killed server replicate from the new primary.
-
-        Nothing is lost: commits wait from before the replica has everything until the primary is dead.
-        """
+        """Kill the primary, and promote its replica. Commits wait from before that has everything until it is dead."""
         started = time.monotonic()
         killed = self._primary
         assert killed is not None
