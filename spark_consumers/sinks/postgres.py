@@ -183,36 +183,6 @@ def problems(database: PostgresDatabase, schemas: Sequence[str]) -> list[str]:
     return found + [f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(user)}" for schema in refused]
 
 
-def used_schemas(database: PostgresDatabase, names: Sequence[str]) -> list[str]:
-    """Return which of some schemas are not empty. Raises ``Unavailable``."""
-    with database.transaction() as connection:
-        found = execute(
-            connection,
-            "SELECT nspname::text FROM pg_namespace n WHERE nspname = ANY ($1::text[])"
-            " AND EXISTS (SELECT FROM pg_class WHERE relnamespace = n.oid) ORDER BY 1",
-            [list(names)],
-        ).fetchall()
-    return [name for (name,) in found]
-
-
-def swap_schemas(database: PostgresDatabase, swapped: Sequence[tuple[str, str, str]]) -> None:
-    """Put schemas in the place of others, in one transaction. ``swapped``: the new, present and later name of each.
-
-    What is granted on a schema and its tables is then granted on what took their place. A schema that is not there
-    under its new name, as after the swap, is left out. Raises ``Unavailable``.
-    """
-    with database.transaction() as connection:
-        there = {name for (name,) in execute(connection, "SELECT nspname::text FROM pg_namespace").fetchall()}
-        for rebuilt, present, kept in swapped:
-            if rebuilt not in there:
-                continue
-            if present in there:
-                for _, grant in grants(connection, present, rebuilt):
-                    execute(connection, grant)
-                execute(connection, f"ALTER SCHEMA {quoted(present)} RENAME TO {quoted(kept)}")
-            execute(connection, f"ALTER SCHEMA {quoted(rebuilt)} RENAME TO {quoted(present)}")
-
-
 def grants(connection: Connection, present: str, rebuilt: str) -> list[tuple[str, str]]:
     """Return what grants on ``rebuilt`` and its tables what is granted on ``present`` and its tables of the same names.
 

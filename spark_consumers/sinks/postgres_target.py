@@ -15,7 +15,7 @@ from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import UNFIT
 from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames
-from spark_consumers.sinks.postgres import PREFIX, PostgresDatabase, identifier, quoted
+from spark_consumers.sinks.postgres import PREFIX, PostgresDatabase, execute, identifier, quoted
 from spark_consumers.sinks.postgres_values import JSONB, kind_of, naming, primary_key, stored_types, text_of
 from spark_consumers.sinks.postgres_view import TableView
 
@@ -64,7 +64,13 @@ class PostgresTarget(CopyTarget):
         return change_property(self.open()(room, ""), session.range(0), NOTE, rule)  # which has those of no table
 
     def content(self, session: SparkSession) -> str | None:
-        found = postgres.used_schemas(self._database, self._schemas(self._prefix))
+        with self._database.transaction() as connection:
+            found = execute(
+                connection,
+                "SELECT nspname::text FROM pg_namespace n WHERE nspname = ANY ($1::text[])"
+                " AND EXISTS (SELECT FROM pg_class WHERE relnamespace = n.oid) ORDER BY 1",
+                [self._schemas(self._prefix)],
+            ).fetchone()
         return f"schema {found[0]} is not empty" if found else None
 
     def refuse_swap(self, present: str) -> None:
@@ -72,8 +78,21 @@ class PostgresTarget(CopyTarget):
             raise ConfigError("--swap: PostgreSQL can only swap schemas within one database: use --into schema:NAME")
 
     def swap(self, stamp: str, renames: Renames) -> None:
-        names = self._schemas(self._prefix), self._schemas(), self._schemas(suffix=f"_{stamp}")
-        postgres.swap_schemas(self._database, list(zip(*names, strict=True)))
+        """What is granted on a schema and its tables is then granted on what took their place.
+
+        A schema that is not there under its new name, as after the swap, is left out.
+        """
+        names = self._schemas(self._prefix), self._schemas(), self.kept(stamp, renames)
+        with self._database.transaction() as connection:
+            there = {name for (name,) in execute(connection, "SELECT nspname::text FROM pg_namespace").fetchall()}
+            for rebuilt, present, kept in zip(*names, strict=True):
+                if rebuilt not in there:
+                    continue
+                if present in there:
+                    for _, grant in postgres.grants(connection, present, rebuilt):
+                        execute(connection, grant)
+                    execute(connection, f"ALTER SCHEMA {quoted(present)} RENAME TO {quoted(kept)}")
+                execute(connection, f"ALTER SCHEMA {quoted(rebuilt)} RENAME TO {quoted(present)}")
 
     def kept(self, stamp: str, renames: Renames) -> list[str]:
         return self._schemas(suffix=f"_{stamp}")
