@@ -20,6 +20,9 @@ UNFIT = "_relay_unfit"
 NUMBER = "N"
 """The kind of a DynamoDB number in a key. All other kinds are column types."""
 
+AS_TEXT = " as text"
+"""Ends the kind of a date or time in a key, which is a text: rows may differ in what no type for times holds."""
+
 _ENDS = (*dict.fromkeys(each.family for each in TYPES), "variant", "jsonb", "date", "datetime", "time")
 
 
@@ -48,7 +51,7 @@ class Naming:
 
     ``reserved``: the names that no column may have, each by ``same``. ``shown``: a name as it stores it. ``same``:
     what two names have in common that it cannot tell apart. ``kind``: the kind that holds the values of a kind.
-    ``digits``: how many its widest decimal has. ``sql``: the kinds that hold what SQL calls so; ``in_keys``: in a key.
+    ``digits``: how many its widest decimal has. ``times``: the types of dates and times in SQL that it has.
     ``widens``: whether it gives a column of a kind that wider one; otherwise the values continue in a column beside it.
     """
 
@@ -57,8 +60,7 @@ class Naming:
     same: Callable[[str], str]
     kind: Callable[[str], str]
     digits: int
-    sql: Mapping[str, str] = field(default_factory=dict)
-    in_keys: Mapping[str, str] = field(default_factory=dict)
+    times: Collection[str]
     widens: Callable[[str, str], bool] = lambda stored, wider: True
 
 
@@ -157,9 +159,9 @@ class _Planning:
 
     def _key(self, layout: Layout, field: RecordField) -> str:
         name = self._named(layout, field.name, "key")
-        kind = self._kind(field, self.naming.in_keys)
+        kind = f"{field.sql}{AS_TEXT}" if field.sql in self.naming.times else self.naming.kind(field.kind)
         before = self.kinds.get(name, kind)
-        if layout.has_key_only and before in self.naming.in_keys.values():
+        if layout.has_key_only and before.endswith(AS_TEXT):
             kind = before
         # I7: equal values have one text in both, or a batch has one row under two keys.
         is_same = before == kind or _family(before) == _family(kind) == "number"
@@ -178,7 +180,9 @@ class _Planning:
             )
 
     def _column(self, layout: Layout, field: RecordField) -> str:
-        name, kind = self._named(layout, field.name, "column"), self._kind(field, self.naming.sql)
+        is_json = field.sql == "json" or field.kind == "rest"
+        kind = field.sql if field.sql in self.naming.times else self.naming.kind("json" if is_json else field.kind)
+        name = self._named(layout, field.name, "column")
         if self._place(name, kind):
             return name
         beside = self._claimed(self.naming.shown(f"{name}__{_family(kind)}"), field.name)
@@ -188,9 +192,6 @@ class _Planning:
             f"{self.what}: the source column {field.name} is {kind}, and its values fit neither of the copy's columns, "
             f"{name} ({self.kinds[name]}) and {beside} ({self.kinds[beside]}): {_ANEW}"
         )
-
-    def _kind(self, field: RecordField, sql: Mapping[str, str]) -> str:
-        return sql.get(field.sql) or self.naming.kind("json" if field.kind == "rest" else field.kind)
 
     def _place(self, name: str, kind: str) -> bool:
         """Give a column a kind that holds ``kind``, too; return whether there is one."""

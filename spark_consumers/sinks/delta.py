@@ -13,19 +13,16 @@ from pyspark.sql.types import DataType, StructType
 from relay.errors import ConfigError
 from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.causes import cause, is_refused, sql_state
+from spark_consumers.sinks.columns import AS_TEXT
 from spark_consumers.sinks.faults import RowFault, TableFault
 from spark_consumers.spark_internals import text_frame
 
 TIMES = {"date": "date", "datetime": "timestamp_ntz"}
 """The types of what SQL calls so. Delta has none for a time without a date."""
 
-AS_TEXT = " as text"
-IN_KEYS = {kind: f"{kind}{AS_TEXT}" for kind in TIMES}
-"""Their kinds in a key, where they are texts: rows may differ in what no such type holds."""
-
 # Spark has decimals under the same names.
 _TYPES = {each.kind.value: each.spark for each in TYPES if each.kind is not ColumnKind.DECIMAL}
-_TYPES |= {**TIMES, **dict.fromkeys(IN_KEYS.values(), "string")}
+_TYPES |= {**TIMES, **dict.fromkeys((f"{kind}{AS_TEXT}" for kind in TIMES), "string")}
 _KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 
 _DAY = 86_400_000_000  # microseconds

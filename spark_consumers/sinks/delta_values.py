@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from relay.types.columns import MAX_AVRO_PRECISION, ColumnKind, column_type
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
-from spark_consumers.sinks.columns import UNFIT, CopiedColumn, Naming
+from spark_consumers.sinks.columns import AS_TEXT, UNFIT, CopiedColumn, Naming
 
 VARIANT = "variant"
 """The kind of JSON that Spark has taken apart."""
@@ -47,21 +47,21 @@ def stored_kinds(schema: StructType, key: Sequence[str] | None) -> dict[str, str
     """Return the kinds of the columns of a table that are not ours, by name. ``key``: the columns of its key."""
     found = {field.name: delta.kind_of(field.dataType) for field in schema}
     texts = {
-        name: delta.IN_KEYS[found[name]] for text, name in zip(_KEY_TEXTS, key or (), strict=False) if text in found
+        name: f"{found[name]}{AS_TEXT}" for text, name in zip(_KEY_TEXTS, key or (), strict=False) if text in found
     }
     return {name: kind for name, kind in (found | texts).items() if name not in HIDDEN}
 
 
 def key_columns(keys: Sequence[CopiedColumn]) -> list[str]:
     """Return the columns that hold the parts of a key."""
-    return [_KEY_TEXTS[n] if key.kind in delta.IN_KEYS.values() else key.name for n, key in enumerate(keys)]
+    return [_KEY_TEXTS[n] if key.kind.endswith(AS_TEXT) else key.name for n, key in enumerate(keys)]
 
 
 def shown_keys(keys: Sequence[CopiedColumn]) -> dict[str, str]:
     """Return, by column, the SQL of the times that the texts of a key of the row ``s`` are."""
     found = {}
     for n, key in enumerate(keys):
-        if (time := key.kind.removesuffix(delta.AS_TEXT)) != key.kind:
+        if (time := key.kind.removesuffix(AS_TEXT)) != key.kind:
             cast = f"try_cast(s.k{n} AS {delta.sql_type(time)})"
             found[delta.quoted(key.name)] = f"CASE WHEN s.k{n} >= '{_FIRST}' THEN {cast} END"
     return found
@@ -77,13 +77,7 @@ def naming(json: str) -> Naming:
         return ColumnKind.STRING if kind == columns.NUMBER or column_type(kind).is_wide else kind
 
     return Naming(
-        reserved=HIDDEN,
-        shown=str,
-        same=str.lower,
-        kind=stored_as,
-        digits=MAX_AVRO_PRECISION,
-        sql={**{kind: kind for kind in delta.TIMES}, "json": json},
-        in_keys=delta.IN_KEYS,
+        reserved=HIDDEN, shown=str, same=str.lower, kind=stored_as, digits=MAX_AVRO_PRECISION, times=delta.TIMES
     )
 
 
@@ -106,7 +100,7 @@ def is_ansi(frame: DataFrame) -> bool:
 
 def value_of(text: Column, kind: str, is_ansi: bool) -> Column:
     """Return a value of this kind, built from its text as the consumers write it."""
-    if kind == ColumnKind.STRING or kind in delta.IN_KEYS.values():
+    if kind == ColumnKind.STRING or kind.endswith(AS_TEXT):
         return text
     if kind == ColumnKind.BYTES:
         return F.unbase64(text)

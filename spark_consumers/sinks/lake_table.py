@@ -16,7 +16,7 @@ from spark_consumers.fold import StoredRow
 from spark_consumers.plain_items import KeyBounds, TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta, delta_values, target
-from spark_consumers.sinks.columns import UNFIT, ColumnPlan, Naming
+from spark_consumers.sinks.columns import AS_TEXT, UNFIT, ColumnPlan, Naming
 from spark_consumers.sinks.delta_upsert import BatchMerge
 from spark_consumers.sinks.delta_values import HIDDEN, OURS, is_ansi, key_columns, text_of, value_of
 from spark_consumers.sinks.faults import TableFault
@@ -86,7 +86,7 @@ class LakeTable(TargetTable):
         return {COLLECTED_AT: str(now), FORMAT: self._form, delta_values.KEY: key, **self._upkeep.properties(now)}
 
     def _created_columns(self, plan: ColumnPlan) -> str:
-        kinds = {name: kind.removesuffix(delta.AS_TEXT) for name, kind in plan.added.items()}
+        kinds = {name: kind.removesuffix(AS_TEXT) for name, kind in plan.added.items()}
         listed = [f"{delta.quoted(name)} {delta.sql_type(kind)}" for name, kind in kinds.items()]
         listed += [f"{name} {kind}" for name, kind in OURS.items()]
         return ", ".join([*listed, *(f"{name} STRING" for name in key_columns(plan.keys) if name in HIDDEN)])

@@ -7,7 +7,7 @@ import orjson
 from relay.types.columns import TYPES, ColumnKind
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
-from spark_consumers.sinks.columns import UNFIT, CopiedColumn, Naming
+from spark_consumers.sinks.columns import AS_TEXT, UNFIT, CopiedColumn, Naming
 from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.postgres import Connection, execute, quoted
 
@@ -32,7 +32,6 @@ _OF_EVERY_TABLE = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 TIMES = {"date": "date", "datetime": "timestamp without time zone", "time": "time without time zone"}
 """The types of what SQL calls so. In a key they are texts: rows may differ in what no such type holds."""
 
-_IN_KEYS = {kind: f"{kind} as text" for kind in TIMES}
 _LONGEST = {"date": 10, "datetime": 26, "time": 17}
 
 # Decimals without digits are numbers.
@@ -40,7 +39,7 @@ _TYPES = {
     **{columns.NUMBER if each.kind is ColumnKind.DECIMAL else each.kind.value: each.postgres for each in TYPES},
     JSONB: "jsonb",
     **TIMES,
-    **{_IN_KEYS[kind]: f"character varying({length})" for kind, length in _LONGEST.items()},
+    **{f"{kind}{AS_TEXT}": f"character varying({length})" for kind, length in _LONGEST.items()},
 }
 _KINDS = {sql: kind for kind, sql in reversed(_TYPES.items())}
 _NUL = "\\u0000"  # as JSON writes it
@@ -54,8 +53,7 @@ def naming(json: str) -> Naming:
         same=str,
         kind=lambda kind: json if kind == ColumnKind.JSON else kind,
         digits=1000,
-        sql={**{kind: kind for kind in TIMES}, "json": json},
-        in_keys=_IN_KEYS,
+        times=TIMES,
     )
 
 
@@ -99,7 +97,7 @@ def primary_key(connection: Connection, table: str) -> list[str]:
 
 def value_of(text: str, kind: str) -> str:
     """Return the SQL of a value of this kind, built from the SQL of its text as the consumers write it."""
-    if kind == ColumnKind.STRING or kind in _IN_KEYS.values():
+    if kind == ColumnKind.STRING or kind.endswith(AS_TEXT):
         return text
     if kind in TIMES:
         return f"CASE WHEN {fits(text, kind)} THEN {_made(text, kind)} END"
@@ -112,7 +110,7 @@ def value_of(text: str, kind: str) -> str:
 
 def shown(name: str, kind: str) -> str:
     """Return the SQL of the value that a column has at the source."""
-    time = kind.removesuffix(" as text")
+    time = kind.removesuffix(AS_TEXT)
     return quoted(name) if time == kind else value_of(quoted(name), time)
 
 
