@@ -40,7 +40,7 @@ def served(
             topics,
             observer.counted,
             tombstone_ttl=ttls.get(name),
-            apply_every=waits.get(name, 0.0),
+            apply_every=waits.get(name.partition(".")[0], 0.0),  # log.-80 is the log of a key range
             stalled_after=limit,
         )
         for name, topics in consumers

@@ -144,7 +144,7 @@ def _refuse_local_folders(runners: Sequence[Runner], master: str) -> None:
     for runner in runners:
         refuse_on_cluster(f"{runner.consumer.name}: its checkpoint (--checkpoint)", runner.checkpoint.location, master)
         if runner.consumer.location is not None:
-            key = {"log": "log.path", "copy": "copy.url"}.get(runner.consumer.name, "its target")
+            key = {"log": "log.path", "copy": "copy.url"}.get(runner.consumer.name.partition(".")[0], "its target")
             refuse_on_cluster(f"{runner.consumer.name}: its table (`{key}`)", runner.consumer.location, master)
 
 

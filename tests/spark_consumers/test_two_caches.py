@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import json
 
 import pytest
@@ -81,5 +82,6 @@ def test_a_cache_with_a_name_has_a_folder_of_its_own_and_no_other_consumer_gets_
     assert state_folder(topic.config, "cache").endswith(f"/{topic.config.name}/cache")
     assert state_folder(named, "cache").endswith(f"/{topic.config.name}/cache.second")
     assert state_folder(named, "copy").endswith(f"/{topic.config.name}/copy")
-    with pytest.raises(ConfigError, match=r"'cache\.second' is one of the relay's own consumers"):
-        changes(topic.config, ["orders"], name="cache.second")
+    for name in "cache.second", "log.-80":  # the log of a key range
+        with pytest.raises(ConfigError, match=f"'{re.escape(name)}' is one of the relay's own consumers"):
+            changes(topic.config, ["orders"], name=name)
