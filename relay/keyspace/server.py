@@ -21,7 +21,7 @@ from relay.mysql.errors import translated
 from relay.mysql.queries import TokenQueries
 from relay.mysql.roles import Role
 from relay.mysql.watcher import ReplicationWatcher
-from relay.process.connections import Connections
+from relay.process.connections import Connections, closed_on_error
 from relay.token import EventToken
 
 log = logging.getLogger(__name__)
@@ -144,13 +144,8 @@ class WatchedServer:
     def _open(self) -> TokenQueries:
         """Open a connection. Raises ``Unavailable``."""
         try:
-            connection = self._connect(self.address)
-            try:
-                with closing(connection.cursor()) as cursor:
-                    cursor.execute("SET SESSION TRANSACTION READ ONLY")  # because a query may be repeated
-            except BaseException:
-                connection.close()
-                raise
+            with closed_on_error(self._connect(self.address)) as connection, closing(connection.cursor()) as cursor:
+                cursor.execute("SET SESSION TRANSACTION READ ONLY")  # because a query may be repeated
         except (MySQLError, OSError) as error:
             raise Unavailable(str(translated(error, self.address))) from error
         return TokenQueries(connection, self.watcher)

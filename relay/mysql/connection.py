@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl as tls
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from relay.errors import Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.errors import FAULTS, Denied, Interrupted, NotCarried, translated
 from relay.mysql.text_rows import row_packets, values_of
+from relay.process.connections import closed_on_error
 from relay.process.service_clock import ServiceClock
 
 CONNECT_TIMEOUT = 10.0  # seconds
@@ -380,7 +381,5 @@ def connect(
 ) -> ServerConnection:
     """Connect to a server. ``clock``: see `ServerConnection`. Raises ``Interrupted``, ``Denied``, ``Unavailable``."""
     account = Login(host, port, user, password, ssl)
-    with ExitStack() as stack:
-        server = ServerConnection(account, stack.enter_context(closing(account.connect())), clock)
-        stack.pop_all()
-    return server
+    with closed_on_error(account.connect()) as connection:
+        return ServerConnection(account, connection, clock)

@@ -14,6 +14,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
 from relay.mysql.roles import role_of
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
+from relay.process.connections import closed_on_error
 
 log = logging.getLogger(__name__)
 
@@ -57,14 +58,11 @@ class CurrentServer:
         if isinstance(found, LostPosition):
             return found
         self.found = found
-        try:
+        with closed_on_error(self):
             self._executed = found.server.executed()
             if found.server.is_mariadb:
                 self._sequences_read.learn(found.server.binlog_state(), position.executed)
             self._events = self.open_events(found.server, position.executed)
-        except BaseException:
-            self.close()
-            raise
         log.info("source %s: connected to %s to read shard %s", self.source, self.address, self.shard)
         self._ask_role_at = time.monotonic() + _ROLE_EVERY
         return None

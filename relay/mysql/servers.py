@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from relay.errors import RelayError, Unavailable
@@ -19,6 +19,7 @@ from relay.mysql.errors import BinlogPurged, Diverged
 from relay.mysql.gtids import Sequences, common, last_sequences, origin_servers, split_mariadb
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.roles import VERDICTS, Role, ServerHistory, ServerVerdict, Standing, role_of
+from relay.process.connections import closed_on_error
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +177,7 @@ class ShardServers:
     def _survey(self, position: BinlogPosition) -> _Survey:
         """Ask the servers, up to the first that can continue and does not lag too much."""
         needed, unfinished = position.needed, position.unfinished
-        with ExitStack() as stack:
-            survey = stack.enter_context(closing(_Survey()))
+        with closed_on_error(_Survey()) as survey:
             for address in self._ordered():
                 try:
                     self._ask(address, needed, unfinished, survey)
@@ -186,12 +186,10 @@ class ShardServers:
                     survey.has_silent = True
                 if survey.found and survey.found[-1].role.lag <= self.max_lag:
                     break
-            stack.pop_all()
         return survey
 
     def _ask(self, address: str, needed: GtidSet, unfinished: Sequence[str], survey: _Survey) -> None:
-        with ExitStack() as stack:
-            server = stack.enter_context(closing(self._connect(address)))
+        with closed_on_error(self._connect(address)) as server:
             server.verify()
             if needed and needed.flavour != server.flavour:
                 raise RelayError(
@@ -209,7 +207,6 @@ class ShardServers:
             is_behind = not executed.contains(needed)
             has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, unfinished))
             is_waiting = is_behind and standing is Standing.PRIMARY and _awaits_its_own(server, needed)
-            stack.pop_all()
         history = ServerHistory.BEHIND if is_behind else ServerHistory.COMPLETE
         refusal, until = self._refusals.get(address, (None, 0.0))
         if refusal is not None and until >= self._clock():

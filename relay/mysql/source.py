@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial, reduce
 from typing import Any
 
@@ -36,6 +36,7 @@ from relay.mysql_dialect.catalog import explained
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.sources import SqlSource, floor_of, left_out_by
 from relay.mysql_dialect.tables import Table, Unfit, missing_tables
+from relay.process.connections import closed_on_error
 from relay.process.slow_call import call_all
 from relay.records import Shard, ShardCheckpoint, StreamId
 from relay.source import Opening, ShardReader
@@ -225,11 +226,9 @@ class MySQLSource(SqlSource):
         problems = []
         for address in self._addresses(shard):
             try:
-                with ExitStack() as stack:
-                    server = stack.enter_context(closing(self._connect(address)))
+                with closed_on_error(self._connect(address)) as server:
                     if verified:
                         self._verify(server)
-                    stack.pop_all()
                     return server
             except Unavailable as error:
                 problems.append(str(error))

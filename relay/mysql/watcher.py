@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Self
 
 from relay.errors import RelayError
@@ -20,6 +20,7 @@ from relay.mysql.binlog.files import look_into
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.roles import Role, role_of
+from relay.process.connections import closed_on_error
 from relay.token import EventToken
 
 log = logging.getLogger(__name__)
@@ -101,8 +102,7 @@ class ReplicationWatcher:
         self._stopping.set()
 
     def _open(self) -> _Opened:
-        with ExitStack() as stack:
-            server = stack.enter_context(closing(self._connect()))
+        with closed_on_error(self._connect()) as server:
             server.verify()
             role = role_of(server)
             self.identity = server.identity
@@ -110,7 +110,6 @@ class ReplicationWatcher:
             # The next transactions are not much older than the newest binlog file.
             timestamp = max(1, look_into(server, server.binlogs()[-1]).begun)
             events = BinlogEvents(server, executed, None)
-            stack.pop_all()
         self._seen = role, time.monotonic()
         self.token = EventToken(timestamp, self.shard, _shared(server, role, executed, executed).position)
         return server, role, events, executed, timestamp

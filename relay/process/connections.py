@@ -15,6 +15,16 @@ C = TypeVar("C", bound=Closable)
 T = TypeVar("T")
 
 
+@contextmanager
+def closed_on_error(opened: C) -> Iterator[C]:
+    """Close what was opened if the body raises."""
+    try:
+        yield opened
+    except BaseException:
+        opened.close()
+        raise
+
+
 class Connections(Generic[C]):
     """Connections of several threads, kept for reuse while ``is_usable``. A forked process opens its own."""
 

@@ -20,13 +20,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, overload
 from zlib import crc32
 
-from pymysql.connections import Connection
-from pymysql.cursors import Cursor
-
 from relay.gtid import GtidSet
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import FAULTS, Closed, Interrupted, NotCarried, refusal, translated
 from relay.mysql.gtids import sid_block
+from relay.process.connections import closed_on_error
 
 if TYPE_CHECKING:
     from relay.native._core import ScannedTransactions
@@ -67,12 +65,8 @@ class Dump:
         self._size = 0
         self._needed = 4
         self._received_at = time.monotonic()
-        self._connection: Connection[Cursor] = server.account.connect()
-        try:
+        with closed_on_error(server.account.connect()) as self._connection:
             self._begin(server, start, command)
-        except BaseException:
-            self._connection.close()
-            raise
 
     @classmethod
     def from_gtid(cls, server: ServerConnection, start: GtidSet) -> Dump:
