@@ -1,7 +1,4 @@
-"""Queries over the shards of a keyspace, with tokens that show how fresh they are.
-
-See ``relay/keyspace/README.md`` for examples.
-"""
+"""Queries over the shards of a keyspace, with tokens that show how fresh they are: see ``relay/keyspace/README.md``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Queries over the shards of a keyspace with ``include_event_token`` and ``compare_event_token``, as vtgate had them.
-
-A query with one sharding key goes to its shard, to a server that is watched: see ``relay.mysql.queries`` for the
-meaning of a token, which is valid only for that shard.
-"""
+"""Queries over the shards of a keyspace with ``include_event_token`` and ``compare_event_token`` as in vtgate."""
 
 from __future__ import annotations
 
@@ -40,20 +36,14 @@ IsFresh = Callable[[EventToken], bool]
 
 @dataclass(eq=False)
 class WatchedShard:
-    """The servers of a shard in order of preference, replicas first. Threads may share it.
-
-    ``name``: of the shard in tokens. ``max_lag``: seconds that a server may lag before others are preferred.
-    """
+    """The servers of a shard, replicas first. ``name``: in tokens. ``max_lag``: seconds before others come first."""
 
     name: str
     servers: Sequence[WatchedServer]
     max_lag: float
 
     def run(self, work: Work[T], is_fresh: IsFresh) -> T:
-        """Return the result of ``work`` on a connection to the best server, or to the next if that cannot be queried.
-
-        Raises ``Unavailable`` with all reasons if no server can be queried, and the errors of ``work``.
-        """
+        """Return the result of ``work`` on the best server. Raises its errors, and ``Unavailable`` if none answers."""
         problems = []
         for server in sorted(self.servers, key=lambda each: self._rank(each, is_fresh)):
             try:
@@ -63,10 +53,7 @@ class WatchedShard:
         raise Unavailable(f"no server of shard {self.name} can be queried: {'; '.join(problems)}")
 
     def _trusted(self, token: EventToken | None) -> EventToken | None:
-        """Return the token, unless the shard may have two histories: MariaDB's positions look the same in both.
-
-        That is possible while a former primary still accepts writes after another server has replaced it.
-        """
+        """Return the token, unless two primaries may have two histories: MariaDB's positions look the same in both."""
         if token is None or not _is_mariadb(token):
             return token
         roles = [server.watcher.role for server in self.servers]
@@ -104,18 +91,15 @@ class KeyspaceQueries:
     """Queries the shards of a keyspace, each on one of its servers. Threads may share it.
 
     ``keyspace``: ``<source>/<keyspace>``, the beginning of the shards' names in tokens; for ``type: mysql`` the
-    keyspace is the database. ``shards``: the servers of each, as ``host:port``, in order of preference:
-    replicas first, then the primary. ``vindex``: the type of the primary vindex, such as ``hash``; a lookup vindex,
-    whose column has the sharding keys then; or None if there is one shard.
+    keyspace is the database. ``shards``: the servers of each, as ``host:port``, in order of preference: replicas first,
+    then the primary; the attribute has their names in key order. ``vindex``: the type of the primary vindex, such as
+    ``hash``; a lookup vindex, whose column has the sharding keys then; or None if there is one shard.
 
-    ``connect``: opens a PyMySQL connection for queries, with ``autocommit=True``; ``watch``: one to follow the binlog,
-    as ``relay.mysql.connection.connect`` does. Both get an address. ``max_lag``: seconds that a server may lag before
-    others are preferred.
-
-    A thread watches each server over a separate connection, from ``start`` to ``close``. A server that cannot be
-    watched is queried only if no other can be, without tokens. Sessions are read-only, because a query is repeated on
-    another server if the first one fails. No lock is held during a call to a server. ``shards``: their names in key
-    order.
+    ``connect``: opens a PyMySQL connection for queries to an address, with ``autocommit=True``; ``watch``: one to
+    follow the binlog, as ``relay.mysql.connection.connect`` does. ``max_lag``: seconds that a server may lag before
+    others are preferred. From ``start`` to ``close``, a thread watches each server. One that cannot be watched is
+    queried only if no other can be, without tokens. Sessions are read-only, because a query is repeated on another
+    server if the first one fails. No lock is held during a call to a server.
     """
 
     def __init__(
@@ -212,10 +196,9 @@ class KeyspaceQueries:
         self.close()
 
     def shard_of(self, sharding_key: Value = None) -> str:
-        """Return the name of the shard that has the rows of a sharding key: a value of the vindex's column.
+        """Return the shard that has the rows of a sharding key: a value of the vindex's column.
 
-        Raises ``NoKeyspaceId``, a ValueError, for a value with no shard or several in the vindex, TypeError, and the
-        errors of ``shards_of``.
+        Raises as ``shards_of``, TypeError, and ``NoKeyspaceId``, a ValueError, for a value with no shard or several.
         """
         (found,) = self.shards_of([sharding_key]).values()
         if len(found) != 1:
@@ -256,8 +239,7 @@ class KeyspaceQueries:
     ) -> Answer:
         """Run a query in the shard of ``sharding_key``, if possible on a server that is fresh enough for the token.
 
-        Raises ``Unavailable`` if no server of the shard can be queried, PyMySQL's errors for the query itself, and the
-        errors of ``shard_of``.
+        Raises as ``shard_of``, PyMySQL's errors, and ``Unavailable`` if no server of the shard can be queried.
         """
         shard = self.shard_of(sharding_key)
         return self._execute(shard, sql, args, include_event_token, compare_event_token)
@@ -287,10 +269,10 @@ class KeyspaceQueries:
         return dict(zip(shards, call_all(f"scatter-{self.keyspace}", calls), strict=True))
 
     def run(self, shard: str, work: Work[T], is_fresh: IsFresh = lambda _: True) -> T:
-        """Return the result of ``work`` on a connection to a server of a shard, with a token taken before.
+        """Return the result of ``work`` on a server of a shard, with a token taken before.
 
-        ``work`` is repeated on another server if that one fails. ``is_fresh``: whether a read with a token would be
-        fresh enough; such servers come first. Raises as ``execute`` and ``work`` do.
+        ``is_fresh``: whether a read with a token would be fresh enough; such servers come first. If one fails, ``work``
+        is repeated on another. Raises as ``execute``.
         """
         return self._shards[shard].run(work, is_fresh)
 

@@ -50,8 +50,7 @@ class ServerState(NamedTuple):
 class WatchedServer:
     """A server at an address, which any number of threads may query. ``shard``: its name in tokens.
 
-    ``watch`` and ``connect`` open connections for the watcher and for queries. ``tried``: set once it is watched, or
-    could not be.
+    ``watch``, ``connect``: open connections. ``tried``: set once it is watched, or could not be.
     """
 
     def __init__(
@@ -85,10 +84,7 @@ class WatchedServer:
         self.watcher.stop()
 
     def close(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds for the thread, and close the connections that no thread uses.
-
-        A thread that waits for a silent server ends when its wait ends.
-        """
+        """Close the idle connections, after up to ``timeout`` seconds for the thread: its server may be silent."""
         if self._process != os.getpid():
             return  # they belong to its parent
         if self._thread.is_alive():

@@ -1,7 +1,4 @@
-"""The binlogs of MySQL and MariaDB: the relay's source, and queries that say how fresh they are.
-
-See ``relay/mysql/README.md`` for examples.
-"""
+"""The relay's source of MySQL and MariaDB, and queries that say how fresh they are: see ``relay/mysql/README.md``."""
 
 from typing import TYPE_CHECKING
 

@@ -1,11 +1,8 @@
 """Reads a table in chunks of its primary key: the statements, and the decoding of the rows they select.
 
-Whatever the type of the key, the server reads only the rows of the chunk, not those before or after it. So members of
-ENUM and SET are listed, because the server finds them by equality alone. It does not know that a prefix index is
-ordered, so a chunk of such an index ends at a row that is selected first.
-
-A row has the same values, byte for byte, as in the binlog (I8): ``relay.types.sql`` lists them. So a column is
-selected in a form that loses nothing: text and bytes as they are stored, FLOAT as DOUBLE, TIMESTAMP in UTC.
+Whatever the type of the key, the server reads only the rows of the chunk: members of ENUM and SET are listed, because
+it finds them by equality alone, and a chunk of a prefix index, which it does not know to be ordered, ends at a row that
+is selected first. Columns are selected in forms that lose nothing, so their values are the binlog's (I8).
 """
 
 import hashlib
@@ -163,10 +160,9 @@ class KeyMissing(RelayError):
 
 
 class ChunkQuery:
-    """The statements that read one table of ``database``, and the decoders for their rows.
+    """The statements that read one table, and the decoders for their rows. ``shows_values``: whether messages do so.
 
-    ``shows_values``: whether messages may show values of non-key columns. Raises ``RelayError`` for a table without a
-    primary key, or with a column that cannot be read exactly.
+    Raises ``RelayError`` for a table without a primary key, or with a column that cannot be read exactly.
     """
 
     def __init__(self, database: str, table: str, description: TableDescription, *, shows_values: bool = True) -> None:

@@ -186,10 +186,7 @@ class ServerConnection:
             raise translated(fault, self.account.address) from None
 
     def status_by(self, statements: Sequence[str], what: str) -> Sequence[Mapping[str, object]]:
-        """Return the rows of the first of ``statements`` that the server knows; newer servers' statements come first.
-
-        Raises ``Denied``, with the missing GRANT and why the relay must know ``what``, and ``Unavailable``.
-        """
+        """Return the rows of the first statement that is known. Raises ``Denied`` with the GRANT, ``Unavailable``."""
         *newer, last = statements
         try:
             for statement in newer:
@@ -283,17 +280,14 @@ class ServerConnection:
             raise NotCarried(f"{self.account.address}: its binlog cannot be read: {reason}") from None
 
     def most_unacknowledged(self) -> int:
-        """Return the most of its own transactions that semi-synchronous replicas may still have to acknowledge.
-
-        They are not executed yet. Each holds a session; only the first of a group counts as waiting.
-        """
+        """Return the most of its transactions that may wait for semi-synchronous replicas: each holds a session."""
         found = self.execute(
             "SHOW GLOBAL STATUS WHERE Variable_name LIKE 'Rpl_semi_sync_%_wait_sessions' "
             "OR Variable_name = 'Threads_connected'"
         )
         counts = {str(name).lower(): int(value) for name, value in found}
         sessions = counts.pop("threads_connected", 0)
-        return sessions if any(counts.values()) else 0
+        return sessions if any(counts.values()) else 0  # of a group, only the first counts as waiting
 
     def binlog_state(self) -> str:
         """MariaDB: the last GTID of each server in each domain of its binlog. Raises ``Unavailable``."""

@@ -93,10 +93,7 @@ class CurrentServer:
         self._events = self.found = None
 
     def _require_history(self, server: ServerConnection) -> None:
-        """Raise ``Diverged`` if a server no longer has what it had executed, because its binlogs were reset.
-
-        Such a server reuses the same numbers, and sends none of the new transactions on an old connection.
-        """
+        """Raise ``Diverged`` if its binlogs were reset: it reuses the numbers, and sends no new transactions here."""
         before, now = self._executed, server.executed()
         if went_back(before, now):  # I9
             raise Diverged(

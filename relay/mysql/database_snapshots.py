@@ -1,8 +1,7 @@
 """Snapshots of a database: each table of each shard is a segment, read in chunks of its primary key.
 
-A chunk is one SELECT, which is a consistent read. It is safe beside the binlog because the server must show everything
-that the shard's stream has published, and every later change has a token of ``as_of`` or later (`lowest`). So a READ
-never replaces a change that it does not see, whatever clocks say and however far a replica lags.
+A chunk is one SELECT on a server that shows everything that the shard's stream has published, and every later change
+has a token of ``as_of`` or later (`lowest`). So a READ never replaces a change that it does not see.
 """
 
 from __future__ import annotations

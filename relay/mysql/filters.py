@@ -56,9 +56,8 @@ class Filters:
     def unproven(self, database: str) -> str | None:
         """Return the name of a filter that may leave out changes of a database, or None if all certainly arrive.
 
-        Statements are filtered by other rules than rows. So only two filters certainly leave nothing out: one that
-        includes all tables of the database, and one that ignores only the servers' own tables, as managed servers set
-        it.
+        Statements are filtered by other rules than rows. So a filter certainly leaves nothing out only if it includes
+        all tables of the database, or ignores only the servers' own tables.
         """
         whole = ("Wild_Do_Table", f"{database}.%")
         others = {name: text for name, text in self.texts.items() if not self._ignores_system_tables(name, database)}

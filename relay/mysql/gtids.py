@@ -1,7 +1,4 @@
-"""The executed set of a stream, the common part of two GTID sets, and the parts of single GTIDs.
-
-The set of a stream grows thousands of times a second, too often for immutable sets. So it is a growing text here.
-"""
+"""The executed set of a stream, a text because it grows thousands of times a second; and what GTIDs consist of."""
 
 import struct
 import uuid
@@ -72,8 +69,7 @@ class Executed:
     def run(self) -> tuple[bytes, int, str, str, str] | None:
         """The common part of the following GTIDs from the last transaction's server; None before the first one.
 
-        It consists of the server in the form of events, the last number, the text before that number in a GTID, and the
-        text around it in a position.
+        The server as in events, the last number, the text before it in a GTID, and the text around it in a position.
         """
         if not self._at:
             return None
@@ -136,10 +132,9 @@ def last_sequences(text: str) -> dict[str, dict[str, int]]:
 
 
 class SequencesRead:
-    """MariaDB: the last sequence number read from each server, by domain.
+    """MariaDB: the last sequence number read from each server, by domain, while a position has only one.
 
-    A position has only the last GTID of each domain. After a failover, these numbers show up to where the new primary's
-    history is the one that was read (I9).
+    After a failover, these show up to where the new primary's history is the one that was read (I9).
     """
 
     def __init__(self) -> None:

@@ -15,10 +15,7 @@ _OVERDUE = 10.0  # seconds past the next due check after which a head that readi
 
 
 class ShardHead:
-    """The position that a shard had reached at the last check, on its primary if one answers, or on the server read.
-
-    Another thread searches for the primary, because servers that do not answer take long. Used by one thread at a time.
-    """
+    """The position that a shard had reached at the last check, on its primary if one answers, or on the server read."""
 
     def __init__(self, servers: ShardServers, clock: Callable[[], float]) -> None:
         self.servers = servers
@@ -52,10 +49,7 @@ class ShardHead:
         self._ask_at = time.monotonic() + _HEAD_EVERY
 
     def ask_again(self, server: ReadableServer, is_idle: bool) -> None:
-        """Check for a new head if the last one was read some time ago and no changes come. Raises ``Unavailable``.
-
-        Other tables, or other databases of the server, may be written to all the time.
-        """
+        """Check for a new head if the last one was read and no relayed changes come. Raises ``Unavailable``."""
         if is_idle and self._head is None and self._wanted_at is None and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + _HEAD_EVERY
             self._wanted_at = self.clock()

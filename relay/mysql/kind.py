@@ -19,10 +19,7 @@ _CHUNK = 5_000  # rows that one statement reads
 
 
 class MySQLTableRows:
-    """The published rows of one table. Methods raise ``Unavailable``, and ``RelayError`` as snapshots do.
-
-    If its definition changes meanwhile, read the table again.
-    """
+    """The published rows of one table: read it again if its definition changes. Raises as snapshots do."""
 
     def __init__(self, source: MySQLSource, shards: Sequence[str], table: str) -> None:
         with ExitStack() as stack:

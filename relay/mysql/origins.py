@@ -1,7 +1,6 @@
 """Finds where the transactions of a reshard's target were first made, by the row that its replication adds to each.
 
-The row may be anywhere in the transaction. It decides whether the changes are published, and under which names. So each
-transaction is held until its end; one too big for that is read twice (I11).
+The row may be anywhere in the transaction, so each is held until its end; one too big for that is read twice (I11).
 """
 
 import logging
@@ -117,10 +116,7 @@ class _HeldTransaction:
 
 
 class ReplicatedEvents:
-    """The events of a target, without the events from its parents' streams; the rest say where they were made.
-
-    ``parents``: by their names in the checkpoint table. ``own``: the id or UUID of the server being read.
-    """
+    """The events of a target, without those of its parents' streams. ``own``: the id or UUID of the server read."""
 
     def __init__(
         self,
@@ -268,10 +264,6 @@ def _begin(begun: TransactionBegin, origin: Origin | None) -> TransactionBegin:
 
 
 def last_added(position: GtidSet, before: GtidSet | None) -> str:
-    """Return the GTID of the last transaction in ``position`` and not in ``before``, which names its changes.
-
-    Both come from one row event, so the result is the same at each reading. Transactions between them changed nothing
-    on the target.
-    """
+    """Return the last GTID in ``position`` but not ``before``, of one row event: those between changed nothing here."""
     added = position if before is None else position - before
     return (added or position).last

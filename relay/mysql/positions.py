@@ -12,10 +12,7 @@ from relay.records import Position
 
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
-    """What was read and published. Reading continues with transactions that are not in it, from any server (I1, I3).
-
-    Checkpoints hold its JSON. Equal positions must give equal bytes.
-    """
+    """What was read and published. Reading continues with all other transactions, from any server (I1, I3)."""
 
     gtid: str  # the GTID set of all transactions that were read completely, with the flavour in front
     partial: Mapping[str, PublishedRows] = field(default_factory=dict)
@@ -54,6 +51,7 @@ class BinlogPosition:
         return needed
 
     def to_json(self) -> dict[str, Any]:
+        """Return the JSON for checkpoints: equal positions give equal bytes."""
         local, left_out = self.local.position if self.local else "", list(self.left_out)
         more = {"local": local, "targets": dict(self.targets), "made_at": dict(self.made_at), "left_out": left_out}
         fields = {name: value for name, value in more.items() if value}

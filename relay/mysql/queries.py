@@ -1,7 +1,6 @@
 """Queries with tokens that show how fresh they are: ``include_event_token`` and ``compare_event_token`` as in Vitess.
 
-The token is read before the query is sent, so the query reflects at least its position. Only positions are compared: a
-watcher's timestamps come from another server's clock.
+Only positions are compared: a watcher's timestamps come from another server's clock.
 """
 
 from __future__ import annotations
@@ -75,8 +74,5 @@ class TokenQueries:
 
 
 def reflects(read: EventToken | None, change: EventToken) -> bool:
-    """Whether a read with the token ``read`` reflects the change with the token ``change``, by position alone (I5, I6).
-
-    A change of another shard is reflected only if its token says where on this shard it was first made.
-    """
+    """Whether a read with a token reflects a change, by its position, or its origin's, on this shard (I5, I6)."""
     return read is not None and compare(read, change, positions_only=True) in (Order.EQUAL, Order.NEWER)

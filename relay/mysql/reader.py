@@ -1,8 +1,4 @@
-"""Reads one shard from the binlogs of any of its servers that can be read, and makes pages from them.
-
-Reading always continues with what the executed set lacks, so the choice of server does not matter: a failover neither
-loses nor duplicates anything (I1, I3).
-"""
+"""Reads one shard from any of its servers that can be read: a failover neither loses nor repeats anything (I1, I3)."""
 
 import logging
 import time

@@ -1,7 +1,6 @@
 """Which tables of a database are relayed, the layout of their rows, and the statements about them.
 
-The layouts of rows come from the binlog. The present ones in ``information_schema`` serve plans, checks, and tables
-that are emptied before any of their rows was read.
+Layouts come from the binlog. Those in ``information_schema`` serve plans, checks, and tables emptied before any row.
 """
 
 import logging
@@ -195,10 +194,9 @@ class Layouts:
 
 
 class LoggedStatements:
-    """Follows the statements of a shard. ``emptied``: the tables that the open transaction empties.
+    """Follows the statements of a shard. ``published``: what those of the open transaction did, for their records.
 
-    ``gone``: those that it creates although nothing in the binlog removed them. ``published``: what its statements did,
-    for their records.
+    ``emptied``: the tables that it empties. ``gone``: those that it creates although nothing logged removed them.
     """
 
     def __init__(self, layouts: Layouts) -> None:

@@ -1,9 +1,7 @@
 """Reshards by overlapping key ranges: which listed shards replace which, and when a shard hands over to them.
 
-The config lists the original shards first, and after them the ones that replace them (Vitess' update stream design,
-"Surviving Resharding"). A shard ends once the replication of its targets is known to continue from a position that was
-read here. Its last position says where each target's own binlog continues, so nothing between them is missed (I1),
-whatever the clocks say.
+A shard ends once the replication of its targets continues from a position that was read here (Vitess' update stream
+design, "Surviving Resharding"). Its last position says where each target's own binlog continues (I1).
 """
 
 import hashlib
@@ -121,11 +119,10 @@ class _Targets(NamedTuple):
 
 
 class HandoverCheck:
-    """Decides when one shard may end. ``connect``: connects to any server of a shard that answers.
+    """Decides when one shard may end. ``connect``: to any server of a shard. ``listed``: changed by reloads.
 
-    ``listed``: called each time, because a reload may change the shards. Connections are made in another thread, since
-    servers that do not answer take long; the targets are asked in the caller's, so that the answers fit what it has
-    read. Used by one thread at a time.
+    Another thread connects, since servers that do not answer take long. The caller's asks the targets, so that the
+    answers fit what it has read. Used by one thread at a time.
     """
 
     def __init__(

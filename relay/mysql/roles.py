@@ -24,10 +24,7 @@ class Role:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it neither replicates nor accepts writes.
-
-        A standby is in this state between ``RESET SLAVE ALL`` and ``CHANGE MASTER``, and a primary during a switchover.
-        """
+        """Whether it neither replicates nor accepts writes: a standby being set up, a primary at a switchover."""
         return not self.is_replica and self.is_read_only
 
     @property
@@ -47,8 +44,7 @@ class Role:
 def role_of(server: ServerConnection) -> Role:
     """Ask a server for its role. Raises ``Unavailable``, and ``Denied`` with the missing GRANT: it never guesses.
 
-    A replica mistaken for a primary would seem to have lost transactions that it will still receive; mistaken for one
-    that does not lag, it would seem to have everything.
+    A replica mistaken for a primary would seem to have lost what it still receives; for one without lag, to have all.
     """
     server.refresh()
     statements = ["SHOW ALL SLAVES STATUS"] if server.is_mariadb else ["SHOW REPLICA STATUS", "SHOW SLAVE STATUS"]

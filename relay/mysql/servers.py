@@ -1,8 +1,4 @@
-"""The servers of one shard: which of them can continue after a position, and what it means if none can.
-
-If transactions are declared lost too early, a passing fault becomes a gap; if they never are, a failover that lost some
-goes unnoticed (I9).
-"""
+"""The servers of one shard: which of them can continue after a position, and what is lost if none ever can (I9)."""
 
 import logging
 import math
@@ -76,11 +72,10 @@ class _Survey:
 
 
 class ShardServers:
-    """The servers of one shard, in the order of the config. Used by one thread at a time.
+    """The servers of one shard, in the order of the config. Used by one thread at a time. ``max_lag``: seconds.
 
     ``addresses``: may change by a reload. ``require``: raises ``Denied`` for a server that must not be read.
-    ``max_lag``: seconds. ``primary_may_be_silent``: when a primary was last searched, a server that may be it did not
-    answer.
+    ``primary_may_be_silent``: whether a server that may be the primary did not answer when it was last searched.
     """
 
     def __init__(
@@ -119,10 +114,7 @@ class ShardServers:
         self._lacking_since = None
 
     def find(self, position: BinlogPosition, sequences_read: Sequences) -> ReadableServer | LostPosition:
-        """Return the server to continue with after ``position`` and the rest of its unfinished transactions (I9).
-
-        Raises ``Unavailable`` if a server may be able to continue later, ``RelayError`` if none ever will.
-        """
+        """Return the server to continue with (I9). Raises ``Unavailable`` if one may later, or ``RelayError``."""
         survey = self._survey(position)
         best = min(survey.found, key=lambda each: each.role.lag > self.max_lag, default=None)
         if best is None:
@@ -133,10 +125,7 @@ class ShardServers:
         return best
 
     def better(self, current: str, position: BinlogPosition) -> str | None:
-        """Return the address of a server that should be read instead of ``current``, None to stay there.
-
-        May be called in another thread. Raises ``Unavailable`` with the reason of each server if all are behind.
-        """
+        """Return the server to read instead of ``current``, None to stay. Raises ``Unavailable`` if all are behind."""
         try:
             survey = self._survey(position)
         except RelayError as error:
@@ -292,10 +281,7 @@ def _common(executed: GtidSet, new: ReadableServer, sequences_read: Sequences) -
 
 
 def _after_hole(executed: GtidSet, new: ReadableServer) -> GtidSet:
-    """Return the next position that a server can be read from, if it has more than ``executed`` but not its last GTID.
-
-    Its binlog files say where they begin. What precedes the first such position is reported as lost.
-    """
+    """Return the next position that a server which lacks the last GTID of ``executed`` can be read from."""
     for name in new.server.binlogs():
         before = look_into(new.server, name).before
         if before != executed and before.contains(executed):
@@ -304,10 +290,7 @@ def _after_hole(executed: GtidSet, new: ReadableServer) -> GtidSet:
 
 
 def _has_all(server: ServerConnection, gtids: Sequence[str]) -> bool:
-    """Whether a server that has executed as much as these transactions has these, and not others instead.
-
-    A MariaDB set does not say so: it has only the last GTID of a domain, whichever servers made those before.
-    """
+    """Whether a server that has executed as much has these. A MariaDB set shows only the last GTID of a domain."""
     if not gtids or not server.is_mariadb:
         return True
     last = last_sequences(server.binlog_state())

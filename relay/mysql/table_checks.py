@@ -1,7 +1,6 @@
 """Checks tables for problems that no layout shows: foreign keys, system versioning, and missing permissions.
 
-``information_schema`` omits dropped tables and tables that the user may not read. I7: the end of a snapshot deletes
-unread rows from copies, so a table that is only hidden must not count as dropped.
+I7: ``information_schema`` omits hidden tables like dropped ones, whose rows the end of a snapshot deletes from copies.
 """
 
 import logging
@@ -60,10 +59,9 @@ def warn_of_cascades(
 def check_versioned(
     source: str, server: ServerConnection, database: str, tables: Collection[str], key: Callable[[str], Sequence[str]]
 ) -> dict[str, str]:
-    """Return which ``tables`` cannot be relayed, with reasons. Raises ``Unavailable``.
+    """Return which ``tables`` cannot be relayed, with reasons. ``key``: the columns that the config names as a key.
 
-    ``key``: the columns that the config names instead of a table's primary key. Raises ``RelayError`` if they would
-    make the versions of a row look like the row itself.
+    Raises ``Unavailable``, and ``RelayError`` if ``key`` would make the versions of a row look like the row itself.
     """
     found: dict[str, str] = {}
     if not server.is_mariadb:
@@ -119,10 +117,7 @@ def check_readable(server: ServerConnection, database: str, named: Collection[st
 
 
 def require_all_columns(server: ServerConnection, database: str, table: str) -> None:
-    """Raise ``Denied`` if the user may read only some columns of a table: ``information_schema`` omits the others.
-
-    Not done with a SELECT, which would wait for a locked table. Raises ``NoTable`` if there is none.
-    """
+    """Raise ``Denied`` if the user may read only some columns of a table, ``NoTable`` without it. Waits for no lock."""
     try:
         server.execute(f"SHOW CREATE TABLE {quoted(database)}.{quoted(table)}")
     except Denied:

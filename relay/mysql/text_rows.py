@@ -13,10 +13,9 @@ _WIDTHS = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # bytes of a value's length, by the first
 
 
 def row_packets(connection: Any, statement: str) -> Generator[bytes]:
-    """Run a statement on a PyMySQL connection, and yield the packets of its rows as they arrive.
+    """Run a statement on a PyMySQL connection, and yield its rows' packets as they arrive. Closing it drops the rest.
 
-    PyMySQL itself would create an object for each value. Closing the iterator drops the remaining rows. Raises
-    PyMySQL's errors and OSError.
+    PyMySQL itself would create an object for each value. Raises PyMySQL's errors and OSError.
     """
     connection.query(statement, unbuffered=True)
     result, number = connection._result, connection._next_seq_id

@@ -1,8 +1,4 @@
-"""Turns the events of a binlog into the changes of a shard, page by page, with the position at the end of each page.
-
-Knows no server. A page may end anywhere: from a position in the middle of a transaction, reading continues there, from
-whatever server (I3, I4).
-"""
+"""Makes pages of changes from events. A page may end inside a transaction, and any server may continue (I3, I4)."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -53,10 +49,7 @@ class Consumed:
 
 
 class ShardTransactions:
-    """The transactions of one shard: ``feed`` events, ``consume`` them, and ``take`` the finished changes.
-
-    ``is_local``: whether only the server read has a transaction. ``executed_position``: flavour in front.
-    """
+    """One shard's transactions: ``feed``, ``consume``, ``take``. ``is_local``: whether only the server read has one."""
 
     def __init__(
         self,
@@ -320,10 +313,7 @@ class ShardTransactions:
         self._is_open = True
 
     def _shared_position(self, begun: TransactionBegin) -> str:
-        """Return the position for tokens, with only those transactions that other servers of the shard get as well.
-
-        A set with a replica's own transactions cannot be compared with another server's (I5).
-        """
+        """Return the position for tokens, without a replica's own transactions, which no other server has (I5)."""
         if not self.local or self._is_local(begun.gtid):
             return begun.position
         return (parse(begun.position) - self.local).position

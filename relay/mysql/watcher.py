@@ -190,11 +190,10 @@ def _place(file: str, position: int) -> tuple[int, str, int]:
 
 
 def _shared(server: ServerConnection, role: Role, executed: GtidSet, start: GtidSet) -> GtidSet:
-    """Return those transactions of ``executed`` that the shard's other servers have, or will have.
+    """Return those transactions of ``executed`` that the shard's other servers have, or will have (I5).
 
-    A set with a replica's own transactions cannot be compared with theirs (I5). In MySQL, transactions of a former
-    primary, which all servers have, look the same; those in ``start``, from before the watch, count as such. If they
-    are not, comparisons give UNKNOWN, never a wrong order.
+    In MySQL, transactions of a former primary, which all servers have, look like a replica's own; those in ``start``,
+    from before the watch, count as shared. If they are not, comparisons give UNKNOWN, never a wrong order.
     """
     if not (role.is_replica and role.is_read_only):
         return executed

@@ -1,8 +1,4 @@
-"""Decodes MySQL's binary JSON to the text that MySQL prints for it.
-
-The format is described in MySQL's ``sql-common/json_binary.h``. The text is as its ``Json_wrapper::to_string`` writes
-it. MariaDB stores JSON as text.
-"""
+"""Decodes MySQL's binary JSON (``sql-common/json_binary.h``) to the text of its ``Json_wrapper::to_string``."""
 
 import struct
 from base64 import b64encode

@@ -1,8 +1,6 @@
 """Reads a server's binlog from its socket: splits packets into events, verifies checksums, raises the server's errors.
 
-The socket belongs to a PyMySQL connection. Nothing is copied between its bytes and the decoders: an event is a place in
-a buffer. Commands and packets are described in MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and in MariaDB's
-"COM_BINLOG_DUMP" with ``@slave_connect_state``.
+The commands are MySQL's COM_BINLOG_DUMP_GTID, and MariaDB's COM_BINLOG_DUMP with ``@slave_connect_state``.
 """
 
 from __future__ import annotations
@@ -48,10 +46,7 @@ _START = 4  # in a file's first event
 
 
 class Dump:
-    """The events of a server from a position on. ``read`` by one thread; ``close`` by any.
-
-    ``quiet``: the monotonic time when everything that had arrived was last read, 0 before that.
-    """
+    """The events of a server from a position on. ``quiet``: when all that had arrived was read, by monotonic time."""
 
     def __init__(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
         self.address = server.account.address

@@ -62,8 +62,7 @@ class TransactionBegin(msgspec.Struct, gc=False):
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
     ``timestamp``: its GTID event's, in seconds. ``committed_at``: microseconds on the server that made it, or None.
-    ``made_here``: whether it is certainly read from the MariaDB server that made it. ``origin``: set if a reshard's
-    replication applied it.
+    ``made_here``: certainly read from the MariaDB server that made it. ``origin``: set by a reshard's replication.
     """
 
     gtid: str
@@ -277,10 +276,7 @@ def mysql_gtid(body: bytes) -> tuple[str, int, int | None]:
 
 
 def alters_nothing(body: bytes) -> bool:
-    """Whether the ALTER TABLE of this MariaDB GTID only begins, or is abandoned (``binlog_alter_two_phase``).
-
-    Its end is a separate transaction, which repeats the statement.
-    """
+    """Whether the ALTER TABLE of this MariaDB GTID only begins or is abandoned: its end is another transaction."""
     flags, at = body[12], 13
     if flags & _GROUP_COMMIT:
         at += 8

@@ -89,10 +89,7 @@ class TooOld(BinlogPurged):
 
 
 class Unlogged(Unavailable):
-    """Transactions were added to the server's ``gtid_purged``, nobody knows when: it may lack some since then.
-
-    ``executed``: the position if all of them are older.
-    """
+    """Transactions in a server's ``gtid_purged`` have no known time. ``executed``: the position if all are older."""
 
     def __init__(self, address: str, executed: GtidSet) -> None:
         super().__init__(f"{address} does not know the times of the transactions that were added to its `gtid_purged`")

@@ -1,7 +1,4 @@
-"""Decodes row events column by column, and describes most rows to the compiled core, which then decodes them instead.
-
-``relay.types.sql`` lists the values.
-"""
+"""Decodes row events to values (``relay.types.sql``), or describes them to the compiled core, which decodes most."""
 
 from __future__ import annotations
 
@@ -172,10 +169,7 @@ class UnreadableColumn(ValueError):
 
 
 class RowDecoder:
-    """Reads the row events of one layout. ``inserts``, ``deletes``, ``updates``: called with ``(buffer, start, end)``.
-
-    They raise ValueError for malformed bytes, and `UnreadableColumn` if the fault is in a column.
-    """
+    """Reads the row events of one layout. ``inserts``, ``deletes``, ``updates`` raise ValueError for bad bytes."""
 
     def __init__(self, table: TableMap) -> None:
         self.table = table

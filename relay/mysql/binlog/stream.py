@@ -1,7 +1,6 @@
-"""Reads the transactions of a server after a GTID set, with their rows.
+"""Reads the transactions of a server after a GTID set, with their rows as they arrive (I11).
 
-Rows are returned as they arrive, so a transaction of any size takes the memory of one event (I11). Contents that cannot
-be relayed exactly end the stream (I8), with an error that names table and position.
+Contents that cannot be relayed exactly end the stream (I8), with an error that names table and position.
 """
 
 from __future__ import annotations
@@ -45,12 +44,11 @@ _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"  # the table id of a row event that only en
 
 @dataclass(slots=True)
 class _OpenTransaction:
-    """The transaction being read. ``gtid``: "" between two transactions.
+    """The transaction being read. ``gtid``: "" between two. ``tables``: by the server's ids for them in this one.
 
-    ``tables``: by the server's ids for them in this transaction. ``is_statement``: whether it is a single statement, in
-    MySQL until another event follows; ``alters_nothing``: whether that does nothing yet. ``rows_of``: a table whose
-    rows it has. ``is_prepared``: whether it is only prepared. ``xa_rows``, ``xa_size``: its rows and their bytes while
-    it is an XA transaction that may not commit.
+    ``is_statement``: whether it is a single statement, in MySQL until another event follows; ``alters_nothing``:
+    whether that does nothing yet. ``rows_of``: a table whose rows it has. ``is_prepared``: whether it is only prepared.
+    ``xa_rows``, ``xa_size``: its rows and their bytes while it is an XA transaction that may not commit.
     """
 
     gtid: str = ""

@@ -1,8 +1,6 @@
 """Decodes TABLE_MAP events: the layout of a table when the rows after the event were written.
 
-Column names, signedness, character sets, ENUM and SET members and the primary key come from the event's own metadata
-(``binlog_row_metadata=FULL``), so that rows from before an ALTER are read correctly. The format is described at MySQL's
-``Table_map_event`` ("Table_map_event Optional metadata" in its libbinlogevents).
+Names and types are in the event itself (``binlog_row_metadata=FULL``), as MySQL's ``Table_map_event`` describes.
 """
 
 import re
