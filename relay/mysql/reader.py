@@ -111,7 +111,7 @@ class BinlogShardReader:
             self._advance(consumed)
             if consumed.replaced is not None and not self.transactions.has_changes:
                 begin = self.transactions.position
-                self.transactions.forget(consumed.replaced)
+                self.transactions.partial.forget(consumed.replaced)
                 return self._page(begun, gap=self._gap(LOST, begin, begun))  # I9
             if consumed.lost is not None:
                 begin, reason = consumed.lost
@@ -148,12 +148,12 @@ class BinlogShardReader:
             self._paged_position = transactions.executed_position
             self.server.advanced(transactions.take_last_gtids())
         changes, size, tables, behind = transactions.take()
-        statements = transactions.take_schema_changes()
+        statements = transactions.changes.take_schema_changes()
         return Page(
             self.shard,
             changes,
             transactions.position.to_json(),
-            transactions.last_token if statements else changes[-1].token if changes else None,
+            transactions.changes.tally.token if statements else changes[-1].token if changes else None,
             self._progress,
             begun,
             counts=PageCounts(len(changes) + len(statements), size, behind),

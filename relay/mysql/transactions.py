@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
-from relay.change import Change, ChangeParts, SchemaChange
+from relay.change import Change, ChangeParts
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import (
@@ -29,7 +29,6 @@ from relay.mysql_dialect.snapshot_times import latest_timestamp
 from relay.mysql_dialect.tables import Table
 from relay.source import STREAMED_PAGE
 from relay.table import TableSchema
-from relay.token import EventToken
 
 _LAYOUTS_KEPT = 1000
 
@@ -66,13 +65,13 @@ class ShardTransactions:
         self._is_local = is_local
         self._clock = clock
         self._executed: tuple[str, GtidSet] = ("", parse(""))
-        self._partial = PartlyRead(position)
+        self.partial = PartlyRead(position)
         # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
         self._last_gtids: dict[str, str] = {}
-        self._changes = TransactionChanges(layouts.source, layouts.stream.qualified(shard), floor)
+        self.changes = TransactionChanges(layouts.source, layouts.stream.qualified(shard), floor)
         self._tables: dict[str, Table] = {}
-        self._compiled = lru_cache(_LAYOUTS_KEPT)(partial(rows_of, self._changes.source, self._changes.shard))
-        # The open transaction, whether ``_changes`` has begun it, and its statements.
+        self._compiled = lru_cache(_LAYOUTS_KEPT)(partial(rows_of, self.changes.source, self.changes.shard))
+        # The open transaction, whether ``changes`` has begun it, and its statements.
         self._begun: TransactionBegin | None = None
         self._is_open = False
         self.statements = LoggedStatements(layouts)
@@ -91,12 +90,7 @@ class ShardTransactions:
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._changes.size)
-
-    @property
-    def last_token(self) -> EventToken | None:
-        """The token of the last change or statement that was read."""
-        return self._changes.tally.token
+        return bool(self.changes.size)
 
     @property
     def is_between_transactions(self) -> bool:
@@ -107,23 +101,20 @@ class ShardTransactions:
     def position(self) -> BinlogPosition:
         """The position after all changes that were taken."""
         begun = self._begun.gtid if self._is_open and self._begun is not None else None
-        found = self._partial.position(self.executed_position, self.local, begun, self._changes.tally.rows_of)
+        found = self.partial.position(self.executed_position, self.local, begun, self.changes.tally.rows_of)
         return replace(found, left_out=tuple(sorted(self._left_out))) if self._left_out else found
 
     def raise_floor(self, timestamp: int) -> None:
         """Give no later token an earlier timestamp, in seconds. Call it between transactions."""
-        self._changes.floor = max(self._changes.floor, timestamp)
+        self.changes.floor = max(self.changes.floor, timestamp)
 
     def take(self) -> tuple[list[Change] | ChangeParts, int, tuple[TableSchema, ...], int]:
         """Return the finished changes, their bytes, their tables, and how many of them were late."""
-        size, changes = self._changes.size, self._changes.take()
+        size, changes = self.changes.size, self.changes.take()
         tables = tuple(table.schema for table in self._tables.values())
         self._tables = dict(self._tables) if self._is_open else {}  # the row held back comes with the next page
-        behind, self._changes.tally.behind = self._changes.tally.behind, 0
+        behind, self.changes.tally.behind = self.changes.tally.behind, 0
         return changes, size, tables, behind
-
-    def take_schema_changes(self) -> list[SchemaChange]:
-        return self._changes.take_schema_changes()
 
     def take_last_gtids(self) -> list[str]:
         """MariaDB: return the last GTID of each server in each domain since the last call."""
@@ -136,20 +127,16 @@ class ShardTransactions:
         self._events.clear()
         self._compiled.cache_clear()  # it decodes by the tables of the server
         if self._is_open and self._begun is not None:
-            self._partial.leave(self._begun.gtid, self._changes.tally.rows_of)
-            self._changes.leave()
+            self.partial.leave(self._begun.gtid, self.changes.tally.rows_of)
+            self.changes.leave()
         self._is_open = False
         self._begun = None
         self.statements.begin()
         self.statements.followed.undo()
 
-    def forget(self, gtid: str) -> None:
-        """Read the transaction from its beginning: the rows read under its GTID belong to a different one."""
-        self._partial.forget(gtid)
-
     def skip_to(self, executed: GtidSet) -> None:
         """Continue after ``executed``: everything unread before it is lost."""
-        self._partial.clear()
+        self.partial.clear()
         self.statements.followed.forget()  # I9: the gap may lack the DROP of a table
         self.executed_position = executed.position
         self.local = parse("")
@@ -184,7 +171,7 @@ class ShardTransactions:
                     return True
                 continue
             elif isinstance(event, TransactionBegin):
-                if self._partial.begin(event):
+                if self.partial.begin(event):
                     consumed.replaced = event.gtid
                     return True
                 if self._begun is not None:
@@ -202,7 +189,7 @@ class ShardTransactions:
             elif isinstance(event, Heartbeat) and self._begun is None:
                 consumed.heartbeat = event.timestamp
             events.popleft()
-            if self._changes.size >= STREAMED_PAGE:
+            if self.changes.size >= STREAMED_PAGE:
                 return True
             if consumed.defined:  # I1
                 return False
@@ -229,7 +216,7 @@ class ShardTransactions:
         tables = {known.table for known in scanned.tables}
         if self.has_changes and any(self._tables.get(table.name, table) is not table for table in tables):
             return True  # the page has another layout
-        last, room = None, STREAMED_PAGE - self._changes.size
+        last, room = None, STREAMED_PAGE - self.changes.size
         if self.has_changes and scanned.size > room:
             return True
         # A page has only one layout of a table, even if the table was altered without a statement in the binlog.
@@ -238,11 +225,11 @@ class ShardTransactions:
         is_fit = (layouts.unfit | self._left_out).isdisjoint(table.name for table in tables)
         has_known_keys = has_one_of_each and is_fit and not any(map(layouts.has_other_key, tables))
         # Their tokens have the positions of the stream.
-        is_ordinary = self._begun is None and not self._partial and not self.local
+        is_ordinary = self._begun is None and not self.partial and not self.local
         is_past = scanned.latest <= latest_timestamp(self._clock())
         if has_known_keys and is_ordinary and is_past and not self._is_local(scanned.gtids):
             compiled = [self._compiled(known.table, known.decoder) for known in scanned.tables]
-            last = self._changes.whole(scanned, compiled, room)
+            last = self.changes.whole(scanned, compiled, room)
         if last is None:
             self._events.extendleft(reversed(event.pop()))
             return False
@@ -250,7 +237,7 @@ class ShardTransactions:
             self._use(table)
         gtid, position, timestamp = last
         self._ended(TransactionBegin(gtid, position, timestamp, None), consumed)
-        return self._changes.size >= STREAMED_PAGE
+        return self.changes.size >= STREAMED_PAGE
 
     def _rows(self, event: Rows | RawRows) -> bool:
         """Read rows; return whether all of them fit into the page."""
@@ -268,7 +255,7 @@ class ShardTransactions:
             name = self.statements.emptied[0].name
             unseen = f", and {REMOVED_UNSEEN}" if name in self.statements.gone else ""
             raise NotCarried(
-                f"{self._changes.shard}: {self._begun.gtid if self._begun else self.executed_position} replaces the "
+                f"{self.changes.shard}: {self._begun.gtid if self._begun else self.executed_position} replaces the "
                 f"table {name} and fills it in one transaction{unseen}: start after it and take a snapshot of the "
                 "table, or exclude the table"
             )
@@ -277,10 +264,10 @@ class ShardTransactions:
         if isinstance(event, RawRows):
             # Python divides larger ones among pages.
             core = self._compiled(event.table, event.decoder) if event.size <= STREAMED_PAGE else None
-            if core is not None and self._changes.rows(core, event.operation, event.buffer, event.start, event.end):
+            if core is not None and self.changes.rows(core, event.operation, event.buffer, event.start, event.end):
                 return True
             event = self._events[0] = event.decoded()
-        changes, rows = self._changes, event.changes
+        changes, rows = self.changes, event.changes
         each = event.size // (len(rows) or 1) + 1
         row = changes.row_of(table)
         if changes.size + event.size < STREAMED_PAGE:
@@ -304,12 +291,12 @@ class ShardTransactions:
     def _open(self) -> None:
         begun = self._begun
         if begun is None:
-            raise NotCarried(f"{self._changes.shard}: rows without a GTID after {self.executed_position}")
+            raise NotCarried(f"{self.changes.shard}: rows without a GTID after {self.executed_position}")
         if self._is_local(begun.gtid):
             self.local = self.local | parse(begun.gtid)  # done now, so that no other server is asked for the rest of it
-        position, skip = self._shared_position(begun), self._partial.rows(begun.gtid)
+        position, skip = self._shared_position(begun), self.partial.rows(begun.gtid)
         at, origin = begun.committed_at, begun.origin
-        self._changes.begin(begun.gtid, position, begun.timestamp, committed_at=at, origin=origin, skip=skip)
+        self.changes.begin(begun.gtid, position, begun.timestamp, committed_at=at, origin=origin, skip=skip)
         self._is_open = True
 
     def _shared_position(self, begun: TransactionBegin) -> str:
@@ -327,20 +314,20 @@ class ShardTransactions:
         if (statements.emptied or statements.published) and not self._is_open:
             self._open()
         for table in statements.emptied:
-            self._changes.truncate(table)
+            self.changes.truncate(table)
             self._left_out.discard(table.name)
             statements.layouts.skipped.forget(table.name)
             # The page may contain rows of an older layout: a TRUNCATE fits any.
             self._tables.setdefault(table.name, table)
         for applied in statements.published:
-            self._changes.statement(statements.layouts.database, applied)
+            self.changes.statement(statements.layouts.database, applied)
         statements.begin()
         if self._is_open:
-            self._changes.end()
+            self.changes.end()
             self._is_open = False
         if self._is_local(begun.gtid):
             self.local = self.local | parse(begun.gtid)
-        self._partial.forget(begun.gtid)
+        self.partial.forget(begun.gtid)
         self._ended(begun, consumed)
 
     def _ended(self, begun: TransactionBegin, consumed: Consumed) -> None:

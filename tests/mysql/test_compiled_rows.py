@@ -64,7 +64,7 @@ def played(
         while True:
             consumed = transactions.consume()
             changes, size, tables, behind = transactions.take()
-            statements = transactions.take_schema_changes()
+            statements = transactions.changes.take_schema_changes()
             assert {one.table for one in changes} <= {one.table for one in tables}
             outcome.changes += changes
             outcome.blocks += [one for one in getattr(changes, "parts", ()) if not isinstance(one, list)]
@@ -80,7 +80,7 @@ def played(
     outcome.state += [
         totals,
         [each for each in committed if each is not None][-1:],
-        transactions.last_token,
+        transactions.changes.tally.token,
         transactions.position,
         transactions.executed_position,
         transactions.is_between_transactions,

@@ -172,7 +172,7 @@ def test_no_row_is_skipped_of_a_transaction_that_gets_the_gtid_of_another_one(
     shard.transactions.feed([second, Rows(shard.layout("id"), rows, 10), COMMIT])
     assert shard.consume().replaced == "0-1-101"
     assert not shard.transactions.has_changes
-    shard.transactions.forget("0-1-101")
+    shard.transactions.partial.forget("0-1-101")
     assert shard.consume().replaced is None
     assert len(shard.transactions.take()[0]) == 3
     assert shard.transactions.position.made_at == {}
@@ -232,7 +232,7 @@ def test_published_rows_are_counted_by_table_since_the_relayed_tables_may_change
 
 
 def statements(shard: Shard) -> list[tuple[str, str]]:
-    return [(each.transaction, each.statement) for each in shard.transactions.take_schema_changes()]
+    return [(each.transaction, each.statement) for each in shard.transactions.changes.take_schema_changes()]
 
 
 def test_a_statement_is_in_the_page_of_the_position_after_it() -> None:
@@ -252,8 +252,8 @@ def test_a_statement_is_in_the_page_of_the_position_after_it() -> None:
     shard.transactions.take()
     assert [gtid for gtid, _ in statements(shard)] == ["0-1-101", "0-1-102"]
     assert shard.transactions.position.gtid == "MariaDB/0-1-102"
-    assert shard.transactions.last_token is not None
-    assert shard.transactions.last_token.position == "MariaDB/0-1-102"
+    assert shard.transactions.changes.tally.token is not None
+    assert shard.transactions.changes.tally.token.position == "MariaDB/0-1-102"
 
 
 def test_a_statement_whose_server_is_lost_before_its_end_is_published_once_and_one_after_it_is_kept() -> None:
@@ -277,7 +277,7 @@ def test_the_columns_before_a_statement_are_those_of_the_rows_before_it() -> Non
     shard.transactions.feed(stated(104, "ALTER TABLE t DROP a"))
     while shard.consume().is_full:
         shard.transactions.take()
-    found = [each.tables[0] for each in shard.transactions.take_schema_changes()]
+    found = [each.tables[0] for each in shard.transactions.changes.take_schema_changes()]
     columns = [
         [[column.name for column in side.columns] for side in (table.before, table.after) if side] for table in found
     ]
@@ -294,7 +294,7 @@ def test_a_statement_that_another_shard_has_published_is_followed_and_not_publis
     )
     shard.transactions.feed(stated(103, "ALTER TABLE t ADD c INT"))
     shard.consume()
-    (found,) = shard.transactions.take_schema_changes()
+    (found,) = shard.transactions.changes.take_schema_changes()
     assert found.transaction == "0-1-103"
     assert found.tables[0].before is not None
     assert [column.name for column in found.tables[0].before.columns] == ["id", "a", "b"]
@@ -340,7 +340,7 @@ def test_statements_without_rows_fill_pages() -> None:
     shard.transactions.feed([event for n in range(101, 601) for event in stated(n, f"TRUNCATE /* {'x' * 1000} */ u")])
     pages = 0
     while shard.consume().is_full:
-        assert len(shard.transactions.take_schema_changes()) < 300
+        assert len(shard.transactions.changes.take_schema_changes()) < 300
         shard.transactions.take()
         pages += 1
     assert pages >= 2

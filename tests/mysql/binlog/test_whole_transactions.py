@@ -210,7 +210,7 @@ def consumed(events: Sequence[BinlogEvent], of: Layouts, position: Any, floor: i
         taken, size, tables, behind = transactions.take()
         assert {one.table for one in taken} <= {one.table for one in tables}
         changes += [repr(one) for one in taken]
-        changes += [repr(one) for one in transactions.take_schema_changes()]
+        changes += [repr(one) for one in transactions.changes.take_schema_changes()]
         sizes = [sizes[0] + size, sizes[1] + behind]
         last = last if said.committed is None else said.committed
         if said.error is not None or not said.is_full:
@@ -218,7 +218,12 @@ def consumed(events: Sequence[BinlogEvent], of: Layouts, position: Any, floor: i
     error = str(said.error).partition(", ")[2] if said.error is not None else ""
     if error.startswith("binlog"):
         return changes, error  # where a plain stream ends
-    state = [transactions.position, transactions.executed_position, transactions.last_token, transactions.local]
+    state = [
+        transactions.position,
+        transactions.executed_position,
+        transactions.changes.tally.token,
+        transactions.local,
+    ]
     return changes, sizes, last, state, sorted(transactions.take_last_gtids()), error
 
 
