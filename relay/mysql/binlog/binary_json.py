@@ -141,9 +141,7 @@ def _opaque(kind: int, raw: bytes) -> str:
 def _temporal(kind: int, stored: int) -> str:
     sign, stored = ("-", -stored) if stored < 0 else ("", stored)
     micros, whole = stored & 0xFFFFFF, stored >> 24
-    clock = f"{whole >> 6 & 63:02d}:{whole & 63:02d}.{micros:06d}"
     if kind == table_map.TIME:
-        return f"{sign}{whole >> 12 & 1023:02d}:{clock}"
-    month = whole >> 22
-    day = f"{month // 13:04d}-{month % 13:02d}-{whole >> 17 & 31:02d}"
-    return day if kind == table_map.DATE else f"{day} {whole >> 12 & 31:02d}:{clock}"
+        return f"{sign}{whole >> 12 & 1023:02d}:{whole >> 6 & 63:02d}:{whole & 63:02d}.{micros:06d}"
+    moment = values.moment(whole)
+    return moment.partition(" ")[0] if kind == table_map.DATE else f"{moment}.{micros:06d}"

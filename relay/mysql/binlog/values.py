@@ -13,27 +13,25 @@ from typing import Any
 from relay.avro.columns import shortest
 from relay.mysql_dialect.printed import REMEMBERED
 
-_BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+def _digit_groups(precision: int, scale: int) -> list[tuple[int, int]]:
+    """Return the bytes and digits of each group of a DECIMAL: nine digits in four bytes, fewer at both ends."""
+    whole = precision - scale
+    digits = [whole % 9, *[9] * (whole // 9 + scale // 9), scale % 9]
+    return [(min((each + 1) // 2, 4), each) for each in digits]
 
 
 def decimal_size(precision: int, scale: int) -> int:
-    whole = precision - scale
-    return whole // 9 * 4 + _BYTES_OF_DIGITS[whole % 9] + scale // 9 * 4 + _BYTES_OF_DIGITS[scale % 9]
+    return sum(size for size, _ in _digit_groups(precision, scale))
 
 
 def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
-    """Return the reader of a DECIMAL: groups of nine digits in four bytes, shorter groups at both ends."""
-    whole = precision - scale
-    groups = [(_BYTES_OF_DIGITS[whole % 9], whole % 9)] if whole % 9 else []  # (bytes, digits) of each group, in order
-    groups += [(4, 9)] * (whole // 9 + scale // 9)
-    groups += [(_BYTES_OF_DIGITS[scale % 9], scale % 9)] if scale % 9 else []
-    size = decimal_size(precision, scale)
-    top = 1 << (8 * size - 1)
+    shift = 8 * decimal_size(precision, scale)
+    top = 1 << (shift - 1)
     mask = 2 * top - 1
     exponent = f"E-{scale}" if scale else ""
-    shift = 8 * size
     steps = []
-    for width, digits in groups:
+    for width, digits in _digit_groups(precision, scale):
         shift -= 8 * width
         steps.append((shift, (1 << 8 * width) - 1, 10**digits))
 
@@ -74,16 +72,18 @@ def fraction_size(decimals: int) -> int:
     return (decimals + 1) // 2
 
 
+def moment(packed: int) -> str:
+    month = packed >> 22
+    day = f"{month // 13:04d}-{month % 13:02d}-{packed >> 17 & 31:02d}"
+    return f"{day} {packed >> 12 & 31:02d}:{packed >> 6 & 63:02d}:{packed & 63:02d}"
+
+
 def datetime_reader(decimals: int) -> Callable[[bytes], str]:
     def read(stored: bytes) -> str:
         raw = int.from_bytes(stored[:5], "big")
         if not raw & 0x8000000000:
             raise ValueError(f"{stored.hex()} is not a DATETIME")
-        month = raw >> 22 & 0x1FFFF
-        text = (
-            f"{month // 13:04d}-{month % 13:02d}-{raw >> 17 & 31:02d}"
-            f" {raw >> 12 & 31:02d}:{raw >> 6 & 63:02d}:{raw & 63:02d}"
-        )
+        text = moment(raw & 0x7FFFFFFFFF)
         return f"{text}.{_fraction(stored[5:], decimals):0{decimals}d}" if decimals else text
 
     return read
