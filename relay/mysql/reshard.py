@@ -226,8 +226,17 @@ class HandoverCheck:
         return _Targets(reshard, positions, replicated, running)
 
     def _rows(self, server: ServerConnection, target: str) -> list[CheckpointRow]:
-        found = [row for row in checkpoint_rows(server, self._checkpoints) if row.shard == self.shard]
-        place = f"{self._checkpoints} of shard {target} ({server.account.address})"
+        checkpoints, address = self._checkpoints, server.account.address
+        try:
+            rows = server.named_rows(f"SELECT * FROM {quoted(checkpoints.database)}.{quoted(checkpoints.table)}")
+        except (Denied, NoTable) as error:
+            raise Unavailable(
+                f"{address} has no table {checkpoints}, or {server.account.user} may not read all of it ({error}): the "
+                "relay follows a reshard by what its replication writes to that table. Set `reshard_checkpoint_table`"
+            ) from None
+        read = (checkpoints.read(list(row), list(row.values())) for row in rows)
+        found = [row for row in read if row is not None and row.shard == self.shard]
+        place = f"{checkpoints} of shard {target} ({address})"
         if not found:
             raise Unavailable(
                 f"{place} has no row for shard {self.shard}: the replication has not started, or does not write one"
@@ -241,19 +250,6 @@ class HandoverCheck:
 def _close(servers: Mapping[str, ServerConnection]) -> None:
     for server in servers.values():
         server.close()
-
-
-def checkpoint_rows(server: ServerConnection, checkpoints: CheckpointTable) -> list[CheckpointRow]:
-    """Return the rows of a target's checkpoint table. Raises ``Unavailable``."""
-    try:
-        rows = server.named_rows(f"SELECT * FROM {quoted(checkpoints.database)}.{quoted(checkpoints.table)}")
-    except (Denied, NoTable) as error:
-        raise Unavailable(
-            f"{server.account.address} has no table {checkpoints}, or {server.account.user} may not read all of it "
-            f"({error}): the relay follows a reshard by what its replication writes to that table. Set "
-            "`reshard_checkpoint_table`"
-        ) from None
-    return [found for row in rows if (found := checkpoints.read(list(row), list(row.values()))) is not None]
 
 
 def start_of_target(shard: str, parents: Mapping[str, ShardCheckpoint]) -> GtidSet:
