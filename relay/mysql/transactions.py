@@ -213,11 +213,9 @@ class ShardTransactions:
         if not len(scanned):
             self._events.popleft()
             return False
-        tables = {known.table for known in scanned.tables}
-        if self.has_changes and any(self._tables.get(table.name, table) is not table for table in tables):
-            return True  # the page has another layout
-        last, room = None, STREAMED_PAGE - self.changes.size
-        if self.has_changes and scanned.size > room:
+        tables, last, room = {known.table for known in scanned.tables}, None, STREAMED_PAGE - self.changes.size
+        has_others = any(self._tables.get(table.name, table) is not table for table in tables)
+        if self.has_changes and (has_others or scanned.size > room):
             return True
         # A page has only one layout of a table, even if the table was altered without a statement in the binlog.
         has_one_of_each = len({table.name for table in tables}) == len(tables)
@@ -270,10 +268,6 @@ class ShardTransactions:
         changes, rows = self.changes, event.changes
         each = event.size // (len(rows) or 1) + 1
         row = changes.row_of(table)
-        if changes.size + event.size < STREAMED_PAGE:
-            for before, after in rows:
-                row(table, before, after, each)
-            return True
         for at, (before, after) in enumerate(rows):
             if changes.size >= STREAMED_PAGE:
                 self._events[0] = Rows(table, rows[at:], each * (len(rows) - at))
