@@ -29,6 +29,8 @@ _ROLE_EVERY = 1.0  # seconds
 _WAIT = 0.2  # seconds that the thread waits for events, and so the longest that ``close`` takes
 _POLL_VISIBLE = 0.002  # seconds between two checks whether queries see a transaction
 
+# The last answer about the role, and when it arrived, in monotonic seconds.
+_NOT_SEEN: tuple[Role | None, float] = (None, -math.inf)
 # A server, its role, its events, its executed set, and the time of that in seconds.
 _Opened = tuple[ServerConnection, Role, BinlogEvents, GtidSet, int]
 
@@ -53,8 +55,7 @@ class ReplicationWatcher:
         # Replaced by the thread, read by any other.
         self.error: str | None = None
         self.token: EventToken | None = None
-        # The last answer about the role, and when it arrived, in monotonic seconds.
-        self._seen: tuple[Role, float] | None = None
+        self._seen = _NOT_SEEN
         # Set by ``close`` to end the thread.
         self._stopping = threading.Event()
         self._connect = connect
@@ -67,20 +68,18 @@ class ReplicationWatcher:
     @property
     def role(self) -> Role | None:
         """The server's role at the last check, about once a second; None while it is not watched."""
-        seen = self._seen
-        return seen[0] if seen is not None else None
+        return self._seen[0]
 
     @property
     def silence(self) -> float:
         """Seconds since the server last answered, about once a second; infinite while it is not watched."""
-        seen = self._seen
-        return time.monotonic() - seen[1] if seen is not None else math.inf
+        return time.monotonic() - self._seen[1]
 
     @property
     def lag(self) -> float:
         """Seconds that the server lagged when it last answered, plus those since; infinite if unknown."""
-        seen = self._seen
-        return seen[0].lag + time.monotonic() - seen[1] if seen is not None else math.inf
+        role, at = self._seen
+        return role.lag + time.monotonic() - at if role is not None else math.inf
 
     def start(self) -> Self:
         """Start watching from the current position. Raises ``Unavailable``, ``RelayError``."""
@@ -145,7 +144,7 @@ class ReplicationWatcher:
             self.error = repr(error)
             raise
         finally:
-            self.token = self._seen = None
+            self.token, self._seen = None, _NOT_SEEN
 
     def _watch(
         self, server: ServerConnection, role: Role, events: BinlogEvents, executed: GtidSet, timestamp: int

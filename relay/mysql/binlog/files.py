@@ -26,7 +26,6 @@ _TIMEOUT = 30.0  # seconds
 class Binlog:
     """A binlog file. ``begun``: seconds by the server's clock. ``before``: everything executed before it."""
 
-    name: str
     before: GtidSet
     begun: int
 
@@ -42,9 +41,9 @@ def look_into(server: ServerConnection, name: str) -> Binlog:
                 if kind == FORMAT_DESCRIPTION:
                     begun = timestamp
                 elif kind == PREVIOUS_GTIDS:
-                    return Binlog(name, previous_gtids(buffer[start:end], f"{dump.address}, {name}"), begun)
+                    return Binlog(previous_gtids(buffer[start:end], f"{dump.address}, {name}"), begun)
                 elif kind == GTID_LIST:
-                    return Binlog(name, gtid_list(buffer[start:end]), begun)
+                    return Binlog(gtid_list(buffer[start:end]), begun)
                 elif begun and kind not in SILENT:  # an encrypted file begins with a description of its encryption
                     raise NotCarried(
                         f"{dump.address}: {name} has no GTIDs of what was executed before it: set gtid_mode to ON"
