@@ -62,16 +62,16 @@ class DatabaseSnapshots(SqlSnapshots):
         clock: Callable[[], float],
     ) -> None:
         super().__init__(config)
-        self._clock = clock
-        self._config = config
-        self._layouts = layouts
+        self.clock = clock
+        self.config = config
+        self.layouts = layouts
         self._addresses = addresses
         self._connect = connect
         self._first_server = first_server
         self._require = require
 
     def is_initial(self, plan: Plan) -> bool:
-        return self._config.snapshot == "initial"
+        return self.config.snapshot == "initial"
 
     def measure(self, published: Mapping[str, ShardCheckpoint], tables: Collection[str] | None = None) -> Measured:
         """Return the ``tables`` of unfinished shards, the largest first. Raises ``Unavailable``, ``RelayError``."""
@@ -80,24 +80,24 @@ class DatabaseSnapshots(SqlSnapshots):
         for shard in self.unfinished(published):
             with closing(self._first_server(Shard(shard).name)) as server:
                 sizes = {
-                    name: (rows or 0, size or 0) for name, rows, size in server.execute(ROWS, (self._config.database,))
+                    name: (rows or 0, size or 0) for name, rows, size in server.execute(ROWS, (self.config.database,))
                 }
-                there = [table.table for table in self._layouts.describe(server)]
+                there = [table.table for table in self.layouts.describe(server)]
                 of_shards.append(set(there))
                 for table in there:
                     if tables is not None and table not in tables:
                         continue
                     rows, size = sizes.get(table, (0, 0))
-                    query = ChunkQuery(self._config.database, table, describe(server, self._config.database, table))
+                    query = ChunkQuery(self.config.database, table, describe(server, self.config.database, table))
                     query.require_cheap(rows, size, PAGE)
                     found.append((rows, shard, table))
         keyed = set[str].intersection(*of_shards) if of_shards else set[str]()
-        return measured(found, self._layouts.skipped.measured(keyed, tables))
+        return measured(found, self.layouts.skipped.measured(keyed, tables))
 
     def open(self, segment: Segment) -> ChunkReader:
-        return ChunkReader(self._config, segment, self._layouts, self._server_of, clock=self._clock)
+        return ChunkReader(self, segment)
 
-    def _server_of(self, shard: str, needed: GtidSet, failed: Sequence[str]) -> ServerConnection:
+    def server_of(self, shard: str, needed: GtidSet, failed: Sequence[str]) -> ServerConnection:
         """Connect to a server that shows ``needed``: a replica first, ``failed`` ones last. Raises ``Unavailable``."""
         addresses = self._addresses(shard)
         others, problems = [each for each in addresses if each not in failed], dict[str, str]()
@@ -120,7 +120,7 @@ class DatabaseSnapshots(SqlSnapshots):
                     problems[address] = str(error)
         unlisted = "`shards` does not list its servers: list them until the snapshot is finished"
         why = "; ".join(problems.values()) or unlisted
-        raise Unavailable(f"source {self._config.name}: the snapshot cannot read shard {shard}: {why}")
+        raise Unavailable(f"source {self.config.name}: the snapshot cannot read shard {shard}: {why}")
 
 
 def shows(server: ServerConnection, needed: GtidSet) -> bool:
@@ -169,22 +169,13 @@ class ChunkReader:
 
     streams = False
 
-    def __init__(
-        self,
-        config: MySQLConfig,
-        segment: Segment,
-        layouts: Layouts,
-        server_of: Callable[[str, GtidSet, Sequence[str]], ServerConnection],
-        *,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, snapshots: DatabaseSnapshots, segment: Segment) -> None:
         self.shard = segment.shard
         self.segment = segment
         self.table = segment.part.table
-        self.clock = clock
-        self._config = config
-        self._layouts = layouts
-        self._server_of = server_of
+        self.clock = snapshots.clock
+        self._snapshots = snapshots
+        self._config = snapshots.config
         self._position = RowsPosition.from_json(segment.position) if segment.position else RowsPosition()
         self._server: ServerConnection | None = None
         # Whether it has returned a page, and the addresses of servers that have returned none, the latest last.
@@ -227,7 +218,7 @@ class ChunkReader:
                 f"source {self._config.name}: the snapshot has to wait until the relay has begun to read shard {shard}"
             )
         needed = BinlogPosition.from_json(checkpoint.position).needed
-        server = self._server = self._server_of(Shard(shard).name, needed, self._failed)
+        server = self._server = self._snapshots.server_of(Shard(shard).name, needed, self._failed)
         self._lowest, self._has_read = lowest(checkpoint), False
         for statement in SESSION:
             server.execute(statement)
@@ -244,7 +235,9 @@ class ChunkReader:
                     log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
                     return self._page([], 0, 0, begun, None, finished=True)
                 definition = found.definition(f"{self._config.database}.{self.table}")
-                table = self._layouts(self._config.database, self.table, definition.columns, definition.primary)
+                table = self._snapshots.layouts(
+                    self._config.database, self.table, definition.columns, definition.primary
+                )
                 if table is None:  # I7: the table exists, and ending here would delete its unread rows from copies
                     raise Unavailable(f"source {self._config.name}: table {self.table} cannot be read any more")
                 require_all_columns(server, self._config.database, self.table)  # I1

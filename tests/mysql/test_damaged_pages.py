@@ -54,7 +54,8 @@ def test_a_page_with_a_damaged_row_is_read_again_and_each_row_is_there_once() ->
     layouts: Any = lambda _, table, columns, primary: lay_out("s", table, columns, primary)  # noqa: E731
     published = {"-": ShardCheckpoint(ShardState.READING, BinlogPosition(f"MySQL56/{A}:1-5").to_json(), None)}
     segment = Segment(Shard("s/0"), Snapshot("s", 1), 0, 1, None, SnapshotPart("-", "t"), lambda: published)
-    reader = ChunkReader(config, segment, layouts, lambda _, needed, failed: server, clock=time.time)
+    snapshots: Any = SimpleNamespace(config=config, layouts=layouts, clock=time.time, server_of=lambda *_: server)
+    reader = ChunkReader(snapshots, segment)
     assert isinstance(reader.read(), Unreadable)
     page = reader.read()
     assert isinstance(page, Page)
