@@ -78,8 +78,7 @@ class CurrentServer:
 
     def failed(self, error: RelayError) -> bool:
         """Remember why the server cannot be read, and close it. Return whether there was one."""
-        found = self.found
-        if found is not None:
+        if (found := self.found) is not None:
             log.warning("source %s: shard %s: %s", self.source, self.shard, error)
             self.servers.failed(found.server.account.address, error)
         self.close()
@@ -104,8 +103,7 @@ class CurrentServer:
 
     def should_be_left(self, position: BinlogPosition) -> bool:
         """Check the role now and then. Return whether another server should be read. Raises ``Unavailable``."""
-        found = self.found
-        if found is None:
+        if (found := self.found) is None:
             return False
         address = found.server.account.address
         if time.monotonic() >= self._ask_role_at:

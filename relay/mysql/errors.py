@@ -54,17 +54,8 @@ _ADVICE = {
     _NOT_LOGGING: "set `log_bin` in the server's configuration file and restart it",
 }
 
-FAULTS = (
-    pymysql.err.MySQLError,
-    OSError,
-    RuntimeError,
-    # The errors that PyMySQL raises for damaged answers.
-    AssertionError,
-    LookupError,
-    TypeError,
-    ValueError,
-    struct.error,
-)
+_DAMAGED = (AssertionError, LookupError, TypeError, ValueError, struct.error)  # what damaged answers raise in PyMySQL
+FAULTS = (pymysql.err.MySQLError, OSError, RuntimeError, *_DAMAGED)
 """The errors that PyMySQL raises; `translated` turns them into the relay's."""
 
 

@@ -1,7 +1,6 @@
 """What a server is, how far it lags, and what it can be used for, in one table by its history and role."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Self
@@ -56,18 +55,14 @@ def role_of(server: ServerConnection) -> Role:
     in_group = bool(server.settings.get("group_replication_group_name"))  # which SHOW REPLICA STATUS does not show
     is_replica = bool(statuses) or (in_group and server.read_only)
     unreplicated = math.inf if server.read_only and not is_replica else 0.0
-    lag = max((_lag(status) for status in statuses), default=unreplicated)
+    seconds = (status.get("Seconds_Behind_Master", status.get("Seconds_Behind_Source")) for status in statuses)
+    lag = max((math.inf if each is None else float(str(each)) for each in seconds), default=unreplicated)
     filters = [Filters.of(status, "Replicate") for status in statuses]
     if in_group:  # I1: it applies what the others send, without the filters that a status shows
         filters.append(Filters({}))
     if not filters and (left := Filters.of_settings(server.settings)).texts:  # I1
         filters.append(left)  # what it replicated before is missing in its binlog all the same
     return Role(is_replica, server.read_only, lag, domains, in_group, tuple(filters))
-
-
-def _lag(status: Mapping[str, object]) -> float:
-    seconds = status.get("Seconds_Behind_Master", status.get("Seconds_Behind_Source"))
-    return math.inf if seconds is None else float(str(seconds))
 
 
 class ServerHistory(Enum):

@@ -136,8 +136,7 @@ class MySQLSource(SqlSource):
         return ""
 
     def tables(self) -> Sequence[TableSchema]:
-        seen = {table.table: table for table in self.layouts.seen()}
-        return list((self._tables | seen).values())
+        return list((self._tables | {table.table: table for table in self.layouts.seen()}).values())
 
     def row_count(self) -> int:
         """Return the approximate number of rows in the tables of one shard. Raises ``Unavailable``."""
@@ -149,8 +148,7 @@ class MySQLSource(SqlSource):
         return self.layouts.wanted(self.config.database, table)
 
     def shards(self) -> list[Shard]:
-        keyrange = KeyRange.parse(self.config.keyrange)
-        return [Shard(name) for name in first_shards(keyrange, list(self._shards))]
+        return [Shard(name) for name in first_shards(KeyRange.parse(self.config.keyrange), list(self._shards))]
 
     def open(self, opening: Opening) -> ShardReader:
         """Open a shard. Gaps are found by its position, which always exists, without ``read_until``."""
