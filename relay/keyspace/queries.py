@@ -159,10 +159,7 @@ class KeyspaceQueries:
         return cls(keyspace, shards, vindex, connect=connect, watch=watch, max_lag=max_lag)
 
     def start(self) -> Self:
-        """Watch all servers, and wait until each is watched or has failed. A forked process calls this for itself.
-
-        Raises ``Unavailable`` if none can be watched.
-        """
+        """Watch all servers, until each is watched or has failed, if all: ``Unavailable``. Call it again in a fork."""
         self.close()
         self._shards = self._new_shards()
         servers = self._servers()

@@ -222,8 +222,7 @@ class BinlogShardReader:
 
     def _check_altered(self, defined: Sequence[str]) -> None:
         """Check tables changed by a statement, before their next rows. Raises ``Unavailable``, ``RelayError``."""
-        found = self.server.found
-        if found is not None:
+        if (found := self.server.found) is not None:
             for table in defined:
                 self.transactions.statements.layouts.check(found.server, [table])  # I8
 
@@ -245,8 +244,7 @@ class BinlogShardReader:
 
     def _check_server(self, *, is_idle: bool) -> None:
         """Check now and then the head, and whether another server should be read."""
-        found = self.server.found
-        if found is None:
+        if (found := self.server.found) is None:
             return
         try:
             self.head.ask_again(found, is_idle)

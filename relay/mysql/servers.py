@@ -245,7 +245,7 @@ class ShardServers:
 def _has_own(each: ReadableServer, position: BinlogPosition, sequences_read: Sequences) -> bool:
     """Whether a server has made transactions that were not read, so that it has accepted writes since.
 
-    MariaDB may have reused their numbers for transactions that were read; this shows only while those are remembered.
+    MariaDB may have reused the numbers of some that were read, which shows only while those are remembered.
     """
     if not (position.executed | position.local).contains(each.executed):
         return True

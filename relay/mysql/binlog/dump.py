@@ -121,8 +121,7 @@ class Dump:
         """Return a buffer and its events as soon as there are any; none after ``timeout`` seconds.
 
         With ``scan``: return its result for a buffer's beginning unless that is None; events end where a transaction
-        does. Raises ``Closed``, ``Interrupted``, ``Denied``, ``BinlogPurged``, ``Diverged``, ``Unavailable``,
-        ``NotCarried``.
+        does. Raises ``Unavailable`` and ``NotCarried``.
         """
         with self._lock:
             deadline = time.monotonic() + timeout

@@ -46,9 +46,9 @@ _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"  # the table id of a row event that only en
 class _OpenTransaction:
     """The transaction being read. ``gtid``: "" between two. ``tables``: by the server's ids for them in this one.
 
-    ``is_statement``: whether it is a single statement, in MySQL until another event follows; ``alters_nothing``:
-    whether that does nothing yet. ``rows_of``: a table whose rows it has. ``is_prepared``: whether it is only prepared.
-    ``xa_rows``, ``xa_size``: its rows and their bytes while it is an XA transaction that may not commit.
+    ``is_statement``: a single statement, in MySQL until another event follows; ``alters_nothing``: one that does
+    nothing yet. ``rows_of``: a table whose rows it has. ``xa_rows``, ``xa_size``: those of an XA transaction that may
+    not commit.
     """
 
     gtid: str = ""
@@ -62,10 +62,7 @@ class _OpenTransaction:
 
 
 class BinlogEvents:
-    """The events that a server has committed after ``start``. ``read`` by one thread; ``close`` by any.
-
-    ``executed``: the set up to the last returned ``Commit``. ``file``, ``position``: the end of the last event.
-    """
+    """The events that a server has committed after ``start``. ``file``, ``position``: the end of the last one."""
 
     def __init__(
         self,
@@ -102,6 +99,7 @@ class BinlogEvents:
 
     @property
     def executed(self) -> GtidSet:
+        """The set up to the last returned ``Commit``."""
         return parse_set(self._committed)
 
     def close(self) -> None:
@@ -278,9 +276,8 @@ class BinlogEvents:
         is_temporary = (
             self._server.is_mariadb and bool(flags & events.THREAD_SPECIFIC_FLAG) and not _OF_SESSION.search(sql)
         )
-        lower_case = self._server.stores_lower_case
         statement = events.Statement(
-            sql, database, timestamp, sql_mode, lower_case=lower_case, uses_temporary=is_temporary
+            sql, database, timestamp, sql_mode, lower_case=self._server.stores_lower_case, uses_temporary=is_temporary
         )
         said = statement.classified
         if said.kind is Kind.XA_START:
