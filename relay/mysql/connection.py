@@ -315,7 +315,7 @@ class ServerConnection:
         more = ", SLAVE MONITOR" if self.is_mariadb else ""
         return f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT{more} ON *.* TO {self.account.user}"
 
-    def verify(self) -> None:
+    def verify(self, *, is_replica: bool = False) -> None:
         """Raise ``Denied`` with every wrong setting and the SQL to fix it; ``NotCarried`` for GTIDs with tags."""
         settings, found = self.settings, list[str]()
         if not _on(settings.get("log_bin")):
@@ -339,26 +339,13 @@ class ServerConnection:
                 f"gtid_mode is {settings.get('gtid_mode', 'OFF')}: run `SET GLOBAL enforce_gtid_consistency = ON`, "
                 "then `SET GLOBAL gtid_mode = ...` with OFF_PERMISSIVE, ON_PERMISSIVE and ON, in this order"
             )
-        if self.read_only and not self.logs_replicated:
-            found.append(self._replicated_problem)
+        logs_replicated = settings.get("log_replica_updates", settings.get("log_slave_updates", "ON"))
+        if (is_replica or self.read_only) and not _on(logs_replicated):  # by default, MariaDB does not
+            name = "log_slave_updates" if self.is_mariadb else "log_replica_updates"
+            found.append(f"it does not log what it replicates: set `{name}` in its configuration file and restart it")
         if found:
             raise Denied(f"{self.account.address}: its binlog cannot be read: " + "; ".join(found))
         self.executed()  # raises for GTIDs with tags
-
-    @property
-    def logs_replicated(self) -> bool:
-        """Whether it writes replicated changes to its own binlog, which MariaDB does not do by default."""
-        return _on(self.settings.get("log_replica_updates", self.settings.get("log_slave_updates", "ON")))
-
-    def verify_replica(self) -> None:
-        """Raise ``Denied`` if a replica, even a writable one, does not log what it replicates."""
-        if not self.logs_replicated:
-            raise Denied(f"{self.account.address}: its binlog cannot be read: {self._replicated_problem}")
-
-    @property
-    def _replicated_problem(self) -> str:
-        name = "log_slave_updates" if self.is_mariadb else "log_replica_updates"
-        return f"it does not log what it replicates: set `{name}` in its configuration file and restart it"
 
 
 def _on(value: str | None) -> bool:

@@ -179,7 +179,8 @@ class ShardServers:
 
     def _ask(self, address: str, needed: GtidSet, unfinished: Sequence[str], survey: _Survey) -> None:
         with closed_on_error(self._connect(address)) as server:
-            server.verify()
+            role = role_of(server)
+            server.verify(is_replica=role.is_replica)
             if needed and needed.flavour != server.flavour:
                 raise RelayError(
                     f"shard {self.shard}: cannot continue from the position {needed.position} on {address}, which is a "
@@ -188,9 +189,6 @@ class ShardServers:
                 )
             executed = server.executed()
             executed |= idle_domains(server, executed, needed)
-            role = role_of(server)
-            if role.is_replica:
-                server.verify_replica()
             self.require(server, role)  # I1
             standing = Standing.of(role)
             is_behind = not executed.contains(needed)

@@ -254,10 +254,8 @@ class MySQLSource(SqlSource):
             warn_of_filters(self.name, server, filters, self.config.database)
 
     def _verify(self, server: ServerConnection) -> None:
-        server.verify()
         role = role_of(server)
-        if role.is_replica:
-            server.verify_replica()
+        server.verify(is_replica=role.is_replica)
         self._require_unfiltered(server, role)
         wanted = "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
         found = [str(name) for (name,) in server.execute(wanted, (self.config.database,))]
