@@ -17,7 +17,7 @@ from relay.keyrange import KeyRange
 from relay.mysql import connection
 from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.events import EventStream
-from relay.mysql.binlog.files import TooOld, Unlogged, executed_before
+from relay.mysql.binlog.files import Unlogged, executed_before
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
@@ -193,8 +193,6 @@ class MySQLSource(SqlSource):
                 with closing(self._connect(address)) as server:
                     self._verify(server)  # I1: its binlogs may lack what it replicates
                     return executed_before(server, since).position
-            except TooOld as error:
-                problems.append(f"the binlogs of {address} begin at {iso_time(error.oldest)}")
             except Unavailable as error:
                 problems.append(str(error))
                 uncertain += [error.executed] if isinstance(error, Unlogged) else []

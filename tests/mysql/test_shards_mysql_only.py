@@ -12,7 +12,8 @@ import pytest
 
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.mysql.binlog.files import TooOld, Unlogged, executed_before
+from relay.mysql.binlog.files import Unlogged, executed_before
+from relay.mysql.errors import BinlogPurged
 from relay.mysql.queries import TokenQueries
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.roles import role_of
@@ -203,7 +204,7 @@ def test_a_time_is_found_although_transactions_were_added_to_gtid_purged(primary
         with pytest.raises(Unlogged) as raised:
             executed_before(server, later)
         assert raised.value.executed == before | parse(f"{GROUP}:1-7")
-        with pytest.raises(TooOld):
+        with pytest.raises(BinlogPurged):
             executed_before(server, time.time() - 86400)
     start = datetime.fromtimestamp(later, UTC).isoformat()
     assert begin(source_of(DATABASE, primary, start=start)) == {"-": {"gtid": f"MySQL56/{primary.gtid}"}}

@@ -13,7 +13,8 @@ import pytest
 
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
-from relay.mysql.binlog.files import TooOld, executed_before
+from relay.mysql.binlog.files import executed_before
+from relay.mysql.errors import BinlogPurged
 from relay.mysql.kind import KIND
 from relay.mysql.source import MySQLSource
 from relay.records import Shard, ShardCheckpoint, ShardState
@@ -106,7 +107,7 @@ def test_a_time_before_all_binlogs_is_refused_with_the_oldest_of_each_server() -
         assert str(executed_before(source_of(DATABASE, server)._connect(server.address), begun - 86_400)) == ""
         purge_binlogs(server)
         connection = source_of(DATABASE, server)._connect(server.address)
-        with pytest.raises(TooOld):
+        with pytest.raises(BinlogPurged):
             executed_before(connection, begun - 86_400)
         connection.close()
         source = source_of(DATABASE, server, start="-1d")

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
 
+from relay.config.value_types import iso_time
 from relay.errors import Unavailable
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.dump import FORMAT_DESCRIPTION, Dump
@@ -79,14 +80,6 @@ def gtid_list(body: bytes) -> GtidSet:
     return parse("MariaDB/" + ",".join(f"{domain}-{server}-{sequence}" for domain, server, sequence in gtids))
 
 
-class TooOld(BinlogPurged):
-    """The server's binlogs begin after the requested time. ``oldest``: when they begin, in seconds."""
-
-    def __init__(self, address: str, oldest: int) -> None:
-        super().__init__(f"{address}: its oldest binlog begins after the wanted time")
-        self.oldest = oldest
-
-
 class Unlogged(Unavailable):
     """Transactions in a server's ``gtid_purged`` have no known time. ``executed``: the position if all are older."""
 
@@ -98,7 +91,7 @@ class Unlogged(Unavailable):
 def executed_before(server: ServerConnection, since: float) -> GtidSet:
     """Return all that was executed before the first transaction since ``since`` (seconds); without one, all there is.
 
-    Raises ``TooOld`` or ``Unlogged`` if the binlogs of the server may lack transactions since then; ``Unavailable``.
+    Raises ``BinlogPurged`` or ``Unlogged`` if its binlogs may lack transactions since then; ``Unavailable``.
     """
     wanted = int(since)  # binlogs store whole seconds
     # Transactions added to `gtid_purged` are in no file. Ask for it first: later purges would look the same.
@@ -132,5 +125,5 @@ def _file_before(server: ServerConnection, wanted: int, unlogged: GtidSet) -> Bi
     at = bisect_left(names, wanted, key=lambda name: look(name).begun)
     found = look(names[max(at - 1, 0)])
     if at == 0 and (found.before or unlogged):  # I1: there are transactions before the oldest file
-        raise TooOld(server.account.address, found.begun)
+        raise BinlogPurged(f"the binlogs of {server.account.address} begin at {iso_time(found.begun)}")
     return found
