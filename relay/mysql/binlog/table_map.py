@@ -155,15 +155,10 @@ def _shapes(types: bytes, metadata: bytes) -> Iterator[ColumnLayout]:
 
 
 def _shape(kind: int, one: int, two: int) -> ColumnLayout:
-    if kind == STRING:
-        if one & 0x30 != 0x30:
-            # A length of more than 8 bits: two of its bits are in the type, inverted.
-            length, kind = two | ((one & 0x30) ^ 0x30) << 4, one | 0x30
-        else:
-            length, kind = two, one
-        if kind in (ENUM, SET):
-            return ColumnLayout("", kind, length)
-        return ColumnLayout("", STRING, 1 if length < 256 else 2, width=length)
+    if kind == STRING:  # two bits of the length are in the type, inverted
+        two, kind = two | ((one & 0x30) ^ 0x30) << 4, one | 0x30
+        if kind not in (ENUM, SET):
+            return ColumnLayout("", STRING, 1 if two < 256 else 2, width=two)
     if kind in (VARCHAR, VAR_STRING, VARCHAR_COMPRESSED):
         return ColumnLayout("", kind, 1 if one | two << 8 < 256 else 2)
     if kind in (ENUM, SET):
