@@ -109,7 +109,7 @@ def _in_order(names: Iterable[str]) -> list[str]:
 class _Targets(NamedTuple):
     """A reshard's targets when they were asked. ``positions``: by shard, its own executed set.
 
-    ``replicated``: how far each replication was; ``running``: how far those that may commit transactions as one were.
+    ``replicated``: how far each replication was; ``running``: those that may commit transactions as one.
     """
 
     reshard: Reshard
@@ -162,29 +162,27 @@ class HandoverCheck:
             self._targets = self._ask_if_due(reshard)
         targets = self._targets
         if targets is None:
-            if (reason := self._connecting.trouble or self._waits_for) is not None:
-                raise Unavailable(reason)
+            if (waits_for := self._connecting.trouble or self._waits_for) is not None:
+                raise Unavailable(waits_for)
             return None
         if ahead := [each.position for each in targets.replicated if not executed.contains(each)]:
             # This shard is read until it reaches them. It never reaches the position of another database's shard.
             if self._clock() < self._ask_at + _PATIENCE:
                 return None
-            self._targets = None
-            self._waits_for = (
+            reason = (
                 f"{self._checkpoints} of a shard that replaces {self.shard} has the position {ahead[0]}, which was not "
                 f"read here yet: if a row for shard {self.shard} is not of this reshard, remove it"
             )
-            raise Unavailable(self._waits_for)
-        if not all(each.contains(executed) for each in targets.running):
-            # I3: some of the transactions that are committed as one after this may have been read here.
-            self._targets = None
-            self._waits_for = (
+        elif not all(each.contains(executed) for each in targets.running):  # I3: it may group some that were read here
+            reason = (
                 f"the replication from shard {self.shard} is running, and is not at the position that was read here: "
                 "the shard ends as soon as both are at the same position, which they are when writes pause or are "
                 "switched over"
             )
-            raise Unavailable(self._waits_for)
-        return Handover(reshard.journal(), dict(targets.positions))
+        else:
+            return Handover(reshard.journal(), dict(targets.positions))
+        self._targets, self._waits_for = None, reason
+        raise Unavailable(reason)
 
     def _ask_if_due(self, reshard: Reshard) -> _Targets | None:
         names = overlapping(self.shard, reshard.targets)
