@@ -86,11 +86,10 @@ _MOST_READS = 10**9  # rows outside the chunk, worth about ten minutes
 
 @dataclass(frozen=True, slots=True)
 class _Selected:
-    """A column in a SELECT.
+    """A column in a SELECT. ``{}`` in its expressions is its quoted name. ``read``: how its values are read.
 
-    ``read``: how its values are read. ``literal``: the form that a value is compared with, made from ``compared``, its
-    selected form. ``tested``: the compared expression. ``{}`` in these is the column's quoted name. ``members``: how
-    many values an ENUM or a SET can have, numbered from 0; otherwise 0.
+    ``literal``: the form that a value is compared with, made from ``compared``, its selected form. ``tested``: the
+    compared expression. ``members``: how many values an ENUM or a SET can have, numbered from 0; otherwise 0.
     """
 
     name: str

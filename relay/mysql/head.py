@@ -76,10 +76,9 @@ class ShardHead:
         return reached
 
     def is_local(self, server: ReadableServer, gtid: str) -> bool:
-        """Whether only ``server``, a replica, has a transaction.
+        """Whether only ``server``, a replica, has a transaction. Waits for a primary that is being searched for.
 
-        MySQL names transactions that a server made as a former primary like those that it makes as a replica; the
-        primary has the former. So this waits for a primary that is being searched for.
+        MySQL names those of a former primary like those that it makes as a replica; the primary has the former.
         """
         if not server.role.is_local(server.server, gtid):
             return False

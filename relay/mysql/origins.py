@@ -38,10 +38,10 @@ class CheckpointRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTable:
-    """The table to which a reshard's replication writes its position.
+    """The table to which a reshard's replication writes its position: Vitess' ``vreplication``, or a simpler one.
 
-    Vitess' ``vreplication`` (columns ``source``, a text that contains ``shard:"..."``, ``pos``, and optionally
-    ``transaction_timestamp`` and ``state``), or one with ``source_shard`` or ``shard`` and ``position`` or ``pos``.
+    Columns: ``source``, a text with ``shard:"..."``, or ``source_shard`` or ``shard``; ``pos`` or ``position``;
+    optionally ``transaction_timestamp`` and ``state``.
     """
 
     database: str
@@ -98,12 +98,11 @@ class Parent:
 
 @dataclass(slots=True)
 class _HeldTransaction:
-    """The transaction being read. ``begun``: None between two transactions.
+    """The transaction being read. ``begun``: None between two. ``held``: its events, unless its rows are too many.
 
-    ``held``: its events, and ``size``: the bytes of its rows; if they are too many, not all are held. ``has_emptied``:
-    whether a statement in it empties relayed tables. ``row``: its row of the checkpoint table, and the position in that
-    row before. ``deleted``: by shard, the position in a deleted row, which may be inserted again. ``is_published``:
-    None while unknown.
+    ``size``: bytes of its rows. ``has_emptied``: whether a statement in it empties relayed tables. ``row``: its row of
+    the checkpoint table, and the position in that row before. ``deleted``: by shard, the position in a deleted row,
+    which may be inserted again. ``is_published``: None while unknown.
     """
 
     begun: TransactionBegin | None = None

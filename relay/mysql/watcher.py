@@ -39,11 +39,10 @@ class ReplicationWatcher:
     """The last transaction visible to queries on a server, as a token, which a thread keeps up to date.
 
     ``connect``: connects to the server, like ``relay.mysql.connection.connect``. ``shard``: the name in tokens,
-    ``<source>/<database>/<shard>``. ``identity``: the server's UUID, or MariaDB's server id.
-
-    ``token``: queries that start after it was read reflect everything up to it. It is None before ``start``, and for
-    good once the server's role has changed or the watcher has failed: see ``error``. Then start a new watcher. A
-    replica's token leaves out transactions that no other server has.
+    ``<source>/<database>/<shard>``. ``identity``: the server's UUID, or MariaDB's server id. ``token``: queries that
+    start after it was read reflect everything up to it. It is None before ``start``, and for good once the server's
+    role has changed or the watcher has failed: see ``error``. Then start a new watcher. A replica's token leaves out
+    transactions that no other server has.
     """
 
     def __init__(self, connect: Callable[[], ServerConnection], shard: str) -> None:
@@ -84,9 +83,8 @@ class ReplicationWatcher:
     def start(self) -> Self:
         """Start watching from the current position. Raises ``Unavailable``, ``RelayError``."""
         opened = self._open()
-        self._thread = threading.Thread(
-            target=self._run_in_thread, args=(opened,), name=f"watch-{self.shard}", daemon=True
-        )
+        name = f"watch-{self.shard}"
+        self._thread = threading.Thread(target=self._run_in_thread, args=(opened,), name=name, daemon=True)
         self._thread.start()
         return self
 

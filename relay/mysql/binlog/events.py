@@ -133,14 +133,11 @@ class RawTransactions(msgspec.Struct):
         """Remove the first transaction, and return its events."""
         gtid, position, timestamp, committed_at, rows = self.scanned.pop()
         made_here, buffer = gtid.split("-")[1] == str(self.own), self.scanned.buffer
-        begin = TransactionBegin(gtid, position, timestamp, committed_at, made_here)
-        logged = (
-            RawRows(
-                known.table, known.decoder, kind, buffer, start, end, BinlogPlace(self.address, self.file, at, gtid)
-            )
-            for known, kind, start, end, at in rows
-        )
-        return [begin, *logged, COMMIT]
+        events: list[BinlogEvent] = [TransactionBegin(gtid, position, timestamp, committed_at, made_here)]
+        for known, kind, start, end, at in rows:
+            place = BinlogPlace(self.address, self.file, at, gtid)
+            events.append(RawRows(known.table, known.decoder, kind, buffer, start, end, place))
+        return [*events, COMMIT]
 
 
 class Statement(msgspec.Struct, gc=False):
