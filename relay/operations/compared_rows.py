@@ -98,10 +98,15 @@ class ComparedTable:
     def shown(self, key: ComparedKey) -> dict[str, str]:
         return {column.name: part for column, part in zip(self.key, key, strict=True)}
 
-    def differences(self, kept: tuple[Any, ...], truth: tuple[Any, ...]) -> dict[str, list[str | None]]:
-        """Return the values that differ, by column or attribute, as pairs: the stored one and the source's."""
+    def differences(self, kept: ComparedRow | None, truth: ComparedRow | None) -> dict[str, list[str | None]]:
+        """Return the values that differ, by column or attribute, as pairs: the stored one and the source's.
+
+        Empty if a row is missing, or its values are unknown.
+        """
         found: dict[str, list[str | None]] = {}
-        for column, *both in zip(self.columns, kept, truth, strict=True):
+        if kept is None or kept.values is None or truth is None or truth.values is None:
+            return found
+        for column, *both in zip(self.columns, kept.values, truth.values, strict=True):
             if both[0] == both[1]:
                 continue
             if column.type == REST and all(isinstance(value, Mapping) for value in both):

@@ -22,7 +22,7 @@ from relay.engine.kinds import kind_of
 from relay.errors import ConfigError, RelayError
 from relay.kafka.changes import ReceivedChange, Reception
 from relay.observe.verifier import Accusation, VerifierObserver
-from relay.operations.compared_rows import ComparedRow, ComparedTable
+from relay.operations.compared_rows import ComparedTable
 from relay.operations.expected_values import Comparison, ServedValue, truth
 from relay.operations.samples import PICKED, Key, Samples
 from relay.operations.verify_cache import served_values
@@ -71,8 +71,8 @@ class WatchedTables(Samples):
         for table, key in keys:
             by_table.setdefault(table, []).append(key)
         picked, self._picks = self._to_pick[0] if self._picks else "", 0
-        for table in [picked] * bool(picked) + list(islice(self._source_of.keys() - self._known.keys(), _OPENED)):
-            by_table.setdefault(table, [])
+        unknown = islice(self._source_of.keys() - self._known.keys(), _OPENED)
+        by_table = {table: [] for table in (picked, *unknown) if table} | by_table
         failed = list[str]()
         for source, open_tables in self._sources.items():
             left = [table for table in by_table if self._source_of.get(table) == source]
@@ -121,18 +121,9 @@ class WatchedTables(Samples):
                 settled = watched.suspicion.of_difference(f"{kind} change", wrong, self.terms)
             else:
                 settled = watched.suspicion.of_row(stored, true, self.terms, from_start=opened.from_start)
-            columns: list[str] = []
-            if stored and true and stored.values is not None and true.values is not None:
-                columns = [*table.differences(stored.values, true.values)]
-            self.settle((table.table, key), settled, _seen_rows(stored, true), columns)
-
-
-def _seen_rows(kept: ComparedRow | None, truth: ComparedRow | None) -> dict[str, Any]:
-    return {
-        "what": "look",
-        "kept": None if kept is None else {"event_id": kept.event_id, "digest": kept.digest[:8]},
-        "source": None if truth is None else {"digest": truth.digest[:8]},
-    }
+            shown = stored and {"event_id": stored.event_id, "digest": stored.digest[:8]}
+            seen = {"what": "look", "kept": shown, "source": true and {"digest": true.digest[:8]}}
+            self.settle((table.table, key), settled, seen, [*table.differences(stored, true)])
 
 
 class ExpectedValues(Protocol):
@@ -179,14 +170,11 @@ class WatchedCache(Samples):
                 settled = suspicion.of_difference("misplaced", "misplaced", self.terms)
             else:
                 settled = suspicion.of_value(value, found, self.terms)
-            self.settle(("", (key,)), settled, _seen_value(value, found is not None and found.is_same))
-
-
-def _seen_value(served: ServedValue | None, is_same: bool) -> dict[str, Any]:
-    if served is None:
-        return {"what": "look", "served": None}
-    tokens = {shard: token and token.to_json() for shard, token in served.tokens.items()}
-    return {"what": "look", "served": {"tokens": tokens, "is_as_source": is_same}}
+            shown = None
+            if value is not None:
+                tokens = {shard: token and token.to_json() for shard, token in value.tokens.items()}
+                shown = {"tokens": tokens, "is_as_source": found is not None and found.is_same}
+            self.settle(("", (key,)), settled, {"what": "look", "served": shown})
 
 
 class PassingChanges(Protocol):
@@ -294,8 +282,6 @@ def open_verifier(
                 sinks.append(WatchedTables(*common, sources=sources, tables=tables, kept=kept))
 
         def changes() -> Reception:
-            return Reception(
-                config, start="latest", on_gap=lambda gap: None, on_undecodable=lambda message, error: None
-            )
+            return Reception(config, start="latest", on_gap=lambda _: None, on_undecodable=lambda *_: None)
 
         yield stack.enter_context(closing(ForeverVerifier(sinks, changes, observer, rate=rate, say=say)))

@@ -24,7 +24,7 @@ from relay.kafka.committed import read_all_committed
 from relay.kafka.group import has_members
 from relay.kafka.group_offsets import GroupOffsets, Offsets
 from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable, NoRoom, are_alike, digest_pairs
-from relay.operations.suspicion import ROUNDS, Judgement, Suspicion, Terms
+from relay.operations.suspicion import ROUNDS, Judgement, Settled, Suspicion, Terms
 from relay.records import Shard
 from relay.source import Opening, SourceRows
 from relay.stream.watermark_records import OVERALL
@@ -39,6 +39,7 @@ _EXAMPLES = 20
 _NOT_COMPARED = "not compared"
 _ENDING = (ConfigError, Unavailable, NoRoom)  # errors that are not about one table
 _KINDS = ("missing", "extra", "different")
+_Rows = tuple[ComparedRow | None, ComparedRow | None]  # the stored one and the source's
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,48 +260,30 @@ class TableVerifier:
             kept = {row.key: row for row in self._kept_rows(self.kept.of(several))}
             truth = {row.key: row for row in self._true_rows(self.truth.of(several))}
             now = self.clock()
+            terms = Terms(now, through, self.within, max(ROUNDS * self.within, self.within + _PATIENCE))
             for key in several:
-                if self._is_settled(key, kept.get(key), truth.get(key), through, now, is_first):
-                    del self._waiting[key]
+                rows = kept.get(key), truth.get(key)
+                settled = self._waiting[key].of_row(*rows, terms, from_start=self.kept.from_start)
+                if settled is not None:
+                    self._settle(key, settled, rows, now - self._waiting.pop(key).first, is_first=is_first)
 
-    def _is_settled(
-        self,
-        key: ComparedKey,
-        kept: ComparedRow | None,
-        truth: ComparedRow | None,
-        through: float,
-        now: float,
-        is_first: bool,
-    ) -> bool:
-        suspicion, result, within = self._waiting[key], self._result, self.within
-        terms = Terms(now, through, within, max(ROUNDS * within, within + _PATIENCE))
-        settled = suspicion.of_row(kept, truth, terms, from_start=self.kept.from_start)
-        if settled is None:
-            return False
-        if settled.judgement is Judgement.CONSISTENT:
+    def _settle(self, key: ComparedKey, settled: Settled, rows: _Rows, seconds: float, *, is_first: bool) -> None:
+        result, (judgement, detail) = self._result, settled
+        if judgement is Judgement.CONSISTENT:
             result.consistent += 1
             if not is_first:
                 result.late += 1
-                result.slowest = max(result.slowest, now - suspicion.first)
-        elif settled.judgement is Judgement.INCOMPLETE:
+                result.slowest = max(result.slowest, seconds)
+        elif judgement is Judgement.INCOMPLETE:
             result.incomplete += 1
             result.incomplete_keys += [self.table.shown(key)] if result.incomplete <= _EXAMPLES else []
-        elif settled.judgement is Judgement.UNKNOWN:
-            result.unknown[settled.detail] += 1
+        elif judgement is Judgement.UNKNOWN:
+            result.unknown[detail] += 1
         else:
-            self._accuse(settled.detail, key, kept, truth, now - suspicion.first)
-        return True
-
-    def _accuse(
-        self, kind: str, key: ComparedKey, kept: ComparedRow | None, truth: ComparedRow | None, seconds: float
-    ) -> None:
-        result = self._result
-        result.wrong[kind] += 1
-        if len(result.wrong_rows) < _EXAMPLES:
-            columns = {}
-            if kept is not None and kept.values is not None and truth is not None and truth.values is not None:
-                columns = self.table.differences(kept.values, truth.values)
-            result.wrong_rows.append(WrongRow(kind, self.table.shown(key), seconds, columns))
+            result.wrong[detail] += 1
+            if len(result.wrong_rows) < _EXAMPLES:
+                columns = self.table.differences(*rows)
+                result.wrong_rows.append(WrongRow(detail, self.table.shown(key), seconds, columns))
 
     def _kept_rows(self, rows: Iterable[Any]) -> Iterator[ComparedRow]:
         return map(self.table.of_kept, rows)
