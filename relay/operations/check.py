@@ -6,7 +6,7 @@ the topics with the same code as the relay at its start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -60,7 +60,7 @@ def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
     config, failed = (config, {}) if offline else _with_tables(config)
     if "" in failed:
         yield Finding(f"config {config.file}", str(failed[""]), ConfigError.exit_code)
-    checks = _offline(config) if offline else _online(config, failed)
+    checks = list(_offline(config) if offline else _online(config, failed))
     if log := config.log:
         checks.append((f"log {redacted(log.path)}", lambda: log_target(config, log).check()))
     if copy := config.copy_:
@@ -77,69 +77,57 @@ def _with_tables(config: Config) -> tuple[Config, dict[str, RelayError]]:
     Also return, by the name of the source, why tables are unknown. The key "" says why the tables conflict.
     """
     failed: dict[str, RelayError] = {}
+    found: dict[str, list[str]] = {}
 
-    def find(source: SourceConfig) -> Sequence[str] | None:
+    def find(source: SourceConfig) -> None:
         try:
-            return list(kind_of(source).find_tables(source))
+            found[source.name] = list(kind_of(source).find_tables(source))
         except RelayError as error:
             failed[source.name] = error
-            return None
 
     asked = [source for source in config.sources if not source.names_tables]
     with ThreadPoolExecutor(max_workers=8) as pool:
-        found = dict(zip((source.name for source in asked), pool.map(find, asked), strict=True))
+        list(pool.map(find, asked))
         if config.claims.is_contested:
             with suppress(RelayError):  # Kafka's error, which Kafka's own check reports
                 config.claim(relayed_tables(config))  # a contested topic belongs to the table that was there first
-                found = dict(zip((source.name for source in asked), pool.map(find, asked), strict=True))
+                list(pool.map(find, asked))
     try:
-        return config.with_tables(lambda source: found[source.name]), failed
+        return config.with_tables(lambda source: found.get(source.name)), failed
     except ConfigError as error:
         return config, failed | {"": error}
 
 
-def _online(config: Config, failed: Mapping[str, RelayError]) -> list[tuple[str, Check]]:
-    """Return the checks that connect. ``failed``: why the tables of some sources are unknown, by source."""
-    checks: list[tuple[str, Check]] = [
-        (f"kafka {config.kafka.bootstrap_servers}", partial(_check_kafka, config)),
-        *(
-            (f"source {each.name}", partial(_check_source, config, each, failed.get(each.name)))
-            for each in config.sources
-        ),
-    ]
-    if config.schema_registry:
-        url = config.schema_registry.url
-        checks.append((f"schema registry {redacted(url)}", partial(_check_registry, config, config.schema_registry)))
-    if config.cache:
-        url = config.cache.url
-        checks.append((f"cache {redacted(url)}", partial(_check_store, url, config.cache.namespace)))
-    return checks
+def _online(config: Config, failed: Mapping[str, RelayError]) -> Iterator[tuple[str, Check]]:
+    """Yield the checks that connect. ``failed``: why the tables of some sources are unknown, by source."""
+    yield f"kafka {config.kafka.bootstrap_servers}", partial(_check_kafka, config)
+    for each in config.sources:
+        yield f"source {each.name}", partial(_check_source, config, each, failed.get(each.name))
+    if registry := config.schema_registry:
+        yield f"schema registry {redacted(registry.url)}", partial(_check_registry, config, registry)
+    if cache := config.cache:
+        yield f"cache {redacted(cache.url)}", partial(_check_store, cache.url, cache.namespace)
 
 
-def _offline(config: Config) -> list[tuple[str, Check]]:
-    checks: list[tuple[str, Check]] = [
-        ("kafka.producer", partial(_check_security, config)),
-        *((f"source {source.name}", partial(_check_opening, source)) for source in config.sources),
-    ]
-    if config.schema_registry:
-        checks.append(("schema registry", partial(_check_packages, open_registry, config.schema_registry)))
-    if config.cache:
-        checks.append((f"cache {redacted(config.cache.url)}", partial(_check_packages, open_store, config.cache.url)))
-    return checks
+def _offline(config: Config) -> Iterator[tuple[str, Check]]:
+    yield "kafka.producer", partial(_check_security, config)
+    for source in config.sources:
+        yield f"source {source.name}", partial(_check_opening, source)
+    if registry := config.schema_registry:
+        yield "schema registry", partial(_check_packages, open_registry, registry)
+    if cache := config.cache:
+        yield f"cache {redacted(cache.url)}", partial(_check_packages, open_store, cache.url)
 
 
-def _of_machine(config: Config) -> list[tuple[str, Check]]:
-    """Return checks of this machine: the files of the HTTP server, and what the consumers run on."""
-    checks: list[tuple[str, Check]] = []
+def _of_machine(config: Config) -> Iterator[tuple[str, Check]]:
+    """Yield checks of this machine: the files of the HTTP server, and what the consumers run on."""
     if config.http and config.http.certificate:
-        checks.append((f"http {config.http.address}", partial(_check_certificates, config.http)))
-    checks.append(("compiled core", _check_core))
-    consumers: list[tuple[str, Callable[[], str]]] = [("java", lambda: str(find_java())), ("pyspark", _check_spark)]
-    if config.log or config.copy_:
-        checks += consumers
-    elif config.cache:
-        checks += [(name, partial(_or_python, check)) for name, check in consumers]
-    return checks
+        yield f"http {config.http.address}", partial(_check_certificates, config.http)
+    yield "compiled core", _check_core
+    needs_spark = config.log or config.copy_
+    if needs_spark or config.cache:
+        yield "java", _check_java if needs_spark else partial(_or_python, _check_java)
+        yield "pyspark", _check_spark if needs_spark else partial(_or_python, _check_spark)
 
 
 def _run(name: str, check: Check) -> list[Finding]:
@@ -187,16 +175,11 @@ def _topic_finding(found: topics.FoundTopic, elsewhere: str) -> Finding:
         return Finding(name, problem, Unavailable.exit_code)
     if not found.exists:
         return Finding(name, f"will be created with {topic.described()}")
-    count = topics.partitions_text(topic.partitions)
-    for advice in filter(None, (found.hint, found.advice)):
-        count += f"; {advice}"
+    detail = "; ".join(filter(None, (topics.partitions_text(topic.partitions), found.hint, found.advice)))
     wanted = int(topic.settings.get("max.message.bytes", 0))
-    if found.largest_message is not None and found.largest_message < wanted:
-        largest = found.largest_message
-        return Finding(
-            name, f"{count}; max.message.bytes is {largest}, so larger changes become dead letters; {wanted} fits all"
-        )
-    return Finding(name, count)
+    if (largest := found.largest_message) is not None and largest < wanted:
+        detail += f"; max.message.bytes is {largest}, so larger changes become dead letters; {wanted} fits all"
+    return Finding(name, detail)
 
 
 def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Finding]:
@@ -292,6 +275,10 @@ def _or_python(check: Callable[[], str]) -> str:
         return check()
     except Unavailable as error:
         return f"{error}, or use `relay consume cache --engine python`"
+
+
+def _check_java() -> str:
+    return str(find_java())
 
 
 def _check_spark() -> str:
