@@ -45,29 +45,22 @@ class Access:
         return {"Authorization": credentials[0]} if credentials else {}
 
 
-def client_side(http: HttpConfig) -> ssl.SSLContext | None:
-    """Return the TLS context for the peers of ``http``; None means clear text. Raises ``ConfigError``."""
-    if http.certificate is None:
-        return None
-    try:
-        return ssl.create_default_context(cafile=http.authorities)
-    except OSError as error:
-        raise ConfigError(f"http.authorities: cannot use {http.authorities}: {error.strerror or error}") from error
+def client_side(http: HttpConfig, *, own: bool = False) -> ssl.SSLContext | None:
+    """Return the TLS context for the peers of ``http``; None means clear text. Raises ``ConfigError``.
 
-
-def own_side(http: HttpConfig) -> ssl.SSLContext | None:
-    """Return the TLS context for a port of this machine that listens `EVERYWHERE`; None means clear text.
-
-    Such a port has the certificate of ``http``, which need not have the address. Raises ``ConfigError``.
+    ``own``: for a port of this machine that listens `EVERYWHERE`. It has the certificate of ``http``, which need not
+    have the address.
     """
     if http.certificate is None:
         return None
+    key, file = ("certificate", http.certificate) if own else ("authorities", http.authorities)
     try:
-        context = ssl.create_default_context(cafile=http.certificate)
+        context = ssl.create_default_context(cafile=file)
     except OSError as error:
-        raise ConfigError(f"http.certificate: cannot use {http.certificate}: {error.strerror or error}") from error
-    context.verify_flags = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
-    context.check_hostname = False
+        raise ConfigError(f"http.{key}: cannot use {file}: {error.strerror or error}") from error
+    if own:
+        context.verify_flags = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+        context.check_hostname = False
     return context
 
 

@@ -3,7 +3,6 @@
 import http.client
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -18,7 +17,7 @@ import orjson
 from relay.config import HttpConfig
 from relay.config.addresses import host_port
 from relay.errors import RelayError
-from relay.observe.access import EVERYWHERE, Access, client_side, own_side
+from relay.observe.access import EVERYWHERE, Access, client_side
 from relay.process.seldom import Seldom
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class Peers:
     ) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._tls = client_side(settings)
-        self._own = own_side(settings)
+        self._own = client_side(settings, own=True)
         self._headers = dict(access.headers)
         self._found = dict if self._headers else found
 
@@ -111,10 +110,7 @@ class Peers:
 
     def get(self, address: str, path: str, keys: Set[str], seconds: float = _SECONDS) -> dict[str, Any]:
         """Return JSON that must have ``keys``. Raises ``OSError``, ``HTTPException`` and ``ValueError``."""
-        host, port = host_port(address)
-        tls = self._own if host in EVERYWHERE else self._tls
-        host = EVERYWHERE.get(host, host)
-        code, reason, body = get(host, port, path, tls=tls, headers=self._headers, seconds=seconds, at_most=_LARGEST)
+        code, reason, body = self.fetch(address, path, seconds, _LARGEST)
         if code != 200:
             raise ValueError(f"{path} answers {code} {reason}")
         status = orjson.loads(body)
@@ -122,32 +118,24 @@ class Peers:
             raise ValueError(f"{path} is not from a relay")
         return status
 
+    def fetch(self, address: str, path: str, seconds: float, at_most: int) -> tuple[int, str, bytes]:
+        """Return the code, the reason and up to ``at_most`` bytes of an answer. Raises ``OSError``, ``HTTPException``.
+
+        ``seconds``: for each read; to connect, at most `_SECONDS`.
+        """
+        host, port = host_port(address)
+        tls = self._own if host in EVERYWHERE else self._tls
+        connect = http.client.HTTPConnection if tls is None else partial(http.client.HTTPSConnection, context=tls)
+        with closing(connect(EVERYWHERE.get(host, host), port, timeout=min(seconds, _SECONDS))) as connection:
+            connection.connect()
+            connection.sock.settimeout(seconds)  # a page waits for the worker's own peers
+            # A redirect is not followed, because the credentials are for this address only.
+            connection.request("GET", path, headers=self._headers)
+            answered = connection.getresponse()
+            return answered.status, answered.reason, answered.read(at_most)
+
 
 def _is_loopback(address: str) -> bool:
     with suppress(ValueError):
         return ip_address(host_port(address)[0]).is_loopback
     return address.startswith("localhost:")
-
-
-def get(
-    host: str,
-    port: int,
-    path: str,
-    *,
-    tls: ssl.SSLContext | None,
-    headers: Mapping[str, str],
-    seconds: float,
-    at_most: int,
-) -> tuple[int, str, bytes]:
-    """Return the code, the reason and at most ``at_most`` bytes of an answer. Raises ``OSError``, ``HTTPException``.
-
-    ``tls``: None for clear text. ``seconds``: for each read; to connect, at most `_SECONDS`.
-    """
-    connect = http.client.HTTPConnection if tls is None else partial(http.client.HTTPSConnection, context=tls)
-    with closing(connect(host, port, timeout=min(seconds, _SECONDS))) as connection:
-        connection.connect()
-        connection.sock.settimeout(seconds)  # a page waits for the worker's own peers
-        # A redirect is not followed, because the credentials are for this address only.
-        connection.request("GET", path, headers=dict(headers))
-        answered = connection.getresponse()
-        return answered.status, answered.reason, answered.read(at_most)

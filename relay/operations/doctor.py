@@ -21,13 +21,12 @@ from urllib.parse import quote
 
 from relay import __version__
 from relay.config import Config, HttpConfig
-from relay.config.addresses import host_port
 from relay.config.echo import echo, to_yaml
 from relay.config.hidden import HIDDEN, is_secret, secrets_in
 from relay.config.yaml_file import Document
 from relay.errors import ConfigError, RelayError
-from relay.observe.access import EVERYWHERE, Access, client_side, own_side
-from relay.observe.peers import get
+from relay.observe.access import Access
+from relay.observe.peers import Peers
 from relay.operations import check, status
 from relay.process.folders import state_folder
 from relay.source import Finding
@@ -138,10 +137,7 @@ def _findings(found: Iterator[Finding]) -> str:
 
 def _asked(settings: HttpConfig, path: str) -> str:
     """Return the answer of the relay on this machine for ``path``."""
-    host, port = host_port(settings.address)
-    tls = own_side(settings) if host in EVERYWHERE else client_side(settings)
-    host, headers = EVERYWHERE.get(host, host), Access(settings).headers
-    _, _, body = get(host, port, path, tls=tls, headers=headers, seconds=_TIMEOUT, at_most=_ANSWER)
+    _, _, body = Peers((), settings, Access(settings)).fetch(settings.address, path, _TIMEOUT, _ANSWER)
     return body.decode(errors="replace")
 
 
