@@ -87,6 +87,7 @@ class Observer(Collector):
     def report(self) -> dict[str, Any]:
         """Return the complete status as JSON values, without secrets."""
         status, _, now, wall = self._observe()
+        published = self.metrics.tables
         return {
             "name": self.name,
             "format": FORMAT,
@@ -97,21 +98,16 @@ class Observer(Collector):
             **report(status, now, wall),
             "version": __version__,
             "uptime_seconds": round(now - self.liveness.started, 1),
-            "tables": self._tables(status),
+            "tables": [
+                {"source": source, "table": table, "topic": topic, "changes": published.get((source, table), 0)}
+                for (source, table), topic in (status.topics if status is not None else {}).items()
+            ],
             "dead_letters": self.metrics.dead_letters(),
             "history": list(map(list, self.recent.history.samples())),
             "events": [{**each._asdict(), "at": iso_time(each.at)} for each in self.recent.events()],
             "stalls": list(map(asdict, self.stalls())),
             "not_ready": self.not_ready_reasons(),
         }
-
-    def _tables(self, status: WorkerStatus | None) -> list[dict[str, Any]]:
-        """Return the topic of each table, and how many changes this worker has published there since it started."""
-        topics, published = status.topics if status is not None else {}, self.metrics.tables
-        return [
-            {"source": source, "table": table, "topic": topic, "changes": published.get((source, table), 0)}
-            for (source, table), topic in topics.items()
-        ]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         status, turned, now, wall = self._observe()

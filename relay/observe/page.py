@@ -53,10 +53,10 @@ def page(observer: Observer) -> str:
     """Return the page, which says without a script what is wrong, what to do, and how far the sources are."""
     known = everybody(observer)
     columns = ("Source", "Lag", "Complete up to", "Shards not read to their end")
-    rows = [
-        (each["source"], _lag(each["lag_seconds"]), each["low_watermark"] or "–", each["unfinished_shards"])
-        for each in known["sources"]
-    ]
+    rows = []
+    for each in known["sources"]:
+        lag = "–" if each["lag_seconds"] is None else span(each["lag_seconds"])
+        rows.append((each["source"], lag, each["low_watermark"] or "–", each["unfinished_shards"]))
     return "".join(
         [
             _HEAD.format(name=escape(observer.name), style=_STYLE),
@@ -72,10 +72,6 @@ def page(observer: Observer) -> str:
             _FOOT,
         ]
     )
-
-
-def _lag(seconds: float | None) -> str:
-    return "–" if seconds is None else span(seconds)
 
 
 def _problem(each: Mapping[str, Any]) -> str:
@@ -100,7 +96,9 @@ def everybody(observer: Observer) -> dict[str, Any]:
             answers.append(each)
             ids.add(number)
     # A peer that answers under another name may be unreachable at the address that it reported.
-    answers = [each for each in answers if "status" in each or each["is_peer"] or _place(each) not in known]
+    answers = [
+        each for each in answers if "status" in each or each["is_peer"] or each["url"].partition("://")[2] not in known
+    ]
     own = {"name": observer.name, "format": FORMAT}
     ours = [each for each in answers if own.items() <= each.get("status", {}).items()]
     statuses = [(each["url"], each["status"]) for each in ours]
@@ -140,10 +138,6 @@ def _why_not_shown(status: Mapping[str, Any], name: str) -> str:
     return (
         f"its version, {status.get('version', 'an earlier one')}, has a different status from this one, {__version__}"
     )
-
-
-def _place(answer: Mapping[str, Any]) -> str:
-    return str(answer["url"]).partition("://")[2]
 
 
 def _worker(url: str | None, report: Mapping[str, Any]) -> dict[str, Any]:
