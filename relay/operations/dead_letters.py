@@ -116,6 +116,7 @@ class DeadLetters:
         self.config = config
         self._clock = clock
         self.tables = {config.topic(table): table for table in config.tables}
+        self._producer: Mapping[str, Any] = KafkaSettings.from_config(config).producer
         self._admin: AdminClient = topics.connect(config)
         self._topic = config.internal("dead_letters")
         if self._topic not in topics.list_topics(self._admin, config):
@@ -141,9 +142,8 @@ class DeadLetters:
             reasons = sorted({letter.text("reason") for letter in found})
             found = [letter for letter in found if reason in letter.text("reason")]
             if reasons and not found:
-                raise ConfigError(
-                    f"--reason {reason}: no pending dead letter has this reason; pending: {', '.join(reasons)}"
-                )
+                known = ", ".join(reasons)
+                raise ConfigError(f"--reason {reason}: no pending dead letter has this reason; pending: {known}")
         return [letter for letter in found if since is None or letter.written_at.timestamp() >= since][:at_most]
 
     def find(self, name: str) -> DeadLetter:
@@ -155,14 +155,12 @@ class DeadLetters:
     def value(self, letter: DeadLetter) -> bytes:
         """Read the value of a dead letter and join its chunks. Raises ``RelayError`` if one is missing."""
         parts: list[bytes] = []
-        for number in range(1, letter.chunk_count + 1):
+        for number in range(1, (count := letter.chunk_count) + 1):
             chunk = letter.chunks.get(number)
             message = None if chunk is None else self._read_one(self._topic, 0, chunk[0])
             if message is None:
-                raise RelayError(
-                    f"dead letter {letter.id} is incomplete: topic {self._topic} lacks its chunk {number} of "
-                    f"{letter.chunk_count}"
-                )
+                lacks = f"topic {self._topic} lacks its chunk {number} of {count}"
+                raise RelayError(f"dead letter {letter.id} is incomplete: {lacks}")
             parts.append(message.value() or b"")
         return b"".join(parts)
 
@@ -197,7 +195,13 @@ class DeadLetters:
             for letter in letters:
                 try:
                     value, key, headers = self._build_record(letter, targets.get(letter.topic), schemas)
-                    _check_size(letter, record_size(value, key, headers), limits[letter.topic])
+                    size, limit = record_size(value, key, headers), limits[letter.topic]
+                    if size > limit:
+                        raise RelayError(
+                            f"its record has {size} bytes, but topic {letter.topic} allows {limit}: raise the topic's "
+                            "max.message.bytes or the producer's message.max.bytes (`kafka.producer` in the config), "
+                            "whichever is lower, and redrive it again"
+                        )
                     if not dry_run:
                         publisher = publisher or self._publisher(limits, "redrive")
                         with self._transaction(publisher, letter, "redriven"):
@@ -229,10 +233,6 @@ class DeadLetters:
                 publisher.send(*self._mark(letter, DISMISSED_SUFFIX))
             letter.dismissed = True
             on_dismissed(letter)
-
-    @property
-    def _producer(self) -> Mapping[str, Any]:
-        return KafkaSettings.from_config(self.config).producer
 
     def _topics(self) -> list[FoundTopic]:
         """Return the relay's topics that exist."""
@@ -320,9 +320,9 @@ class DeadLetters:
                 return
         headers = {header: text for header, text in _headers(message) if isinstance(text, bytes)}
         at = message.offset() or 0
+        place: tuple[str, int, int | None]
         try:
             number, chunk_count = map(int, headers.get("chunk", b"1/1").split(b"/"))
-            place: tuple[str, int, int | None]
             if headers["consumer"] == _RELAY.encode():
                 name = name.rpartition("/")[0]
                 place = headers["topic"].decode(), int(headers["partition"]), None
@@ -373,12 +373,3 @@ def _key(message: Message) -> bytes | None:
 def _headers(message: Message) -> Headers:
     found = message.headers() or []
     return list(found.items() if isinstance(found, Mapping) else found)
-
-
-def _check_size(letter: DeadLetter, size: int, limit: int) -> None:
-    if size > limit:
-        raise RelayError(
-            f"its record has {size} bytes, but topic {letter.topic} allows {limit}: raise the topic's "
-            f"max.message.bytes or the "
-            "producer's message.max.bytes (`kafka.producer` in the config), whichever is lower, and redrive it again"
-        )

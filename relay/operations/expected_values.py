@@ -204,16 +204,13 @@ def _like(value: bytes | None, items: list[dict[str, Any] | None]) -> Comparison
     if value is None:
         found = [item for item in items if item is not None]
         if not items or len(found) not in (0, len(items)):
-            return Comparison(
-                unknown="the cache says that there is no item, but the key may name several items: use --loader"
-            )
+            return _unknown("the cache says that there is no item, but the key may name several items: use --loader")
         return Comparison(truth=image_json(found[0]).encode()) if found else _SAME
     if len(items) != 1:
-        return Comparison(unknown="the value is not the typed JSON of the item that its key names: use --loader")
-    (item,) = items
-    if item is None:
+        return _unknown("the value is not the typed JSON of the item that its key names: use --loader")
+    if items[0] is None:
         return Comparison(truth=None)
-    truth = image_json(item).encode()
+    truth = image_json(items[0]).encode()
     try:
         is_same = canonical_item(orjson.loads(value)) == canonical_item(orjson.loads(truth))
     except (ValueError, TypeError, AttributeError):

@@ -65,18 +65,14 @@ def list_gaps(
 def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
     """Record the decision for the next worker that meets the gap. Raises ``ConfigError`` and ``Unavailable``."""
     admin = topics.connect(config)
-    found = list_gaps(config, admin)
-    unpublished = [gap for gap in found if gap.state != "published"]
-    chosen = next((gap for gap in found if gap.id == gap_id), None)
-    if chosen is None:
-        ids = f"pending gaps: {', '.join(gap.id for gap in unpublished)}" if unpublished else "no gap is pending"
-        raise ConfigError(f"there is no gap {gap_id!r}; {ids}")
+    found = {gap.id: gap for gap in list_gaps(config, admin)}
+    if (chosen := found.get(gap_id)) is None:
+        ids = ", ".join(gap.id for gap in found.values() if gap.state != "published")
+        raise ConfigError(f"there is no gap {gap_id!r}; {f'pending gaps: {ids}' if ids else 'no gap is pending'}")
     if chosen.state == "published":
         raise ConfigError(f"gap {gap_id} has already been published, so there is nothing left to decide")
-    pending = next(
-        (gap for gap in _unpublished_gaps(config, committed_records(config, admin)) if gap.id == gap_id), None
-    )
-    if pending is None:
+    left = {gap.id: gap for gap in _unpublished_gaps(config, committed_records(config, admin))}
+    if (pending := left.get(gap_id)) is None:
         raise ConfigError(f"gap {gap_id} has just been published, so there is nothing left to decide")
     of_debezium = [each.name for each in config.sources if each.is_debezium]
     if decision is Decision.RESNAPSHOT and chosen.source in of_debezium:  # I7

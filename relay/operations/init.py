@@ -134,8 +134,6 @@ def _text(wanted: Wanted, keys: Keys, *, cache: bool) -> str:
         *_SOURCES[wanted.type](wanted),
     ]
     lines += [f"    # {_quoted(table)}: key {', '.join(map(_quoted, columns))}" for table, columns in keys.items()]
-    some = tables[0] if tables else "orders"
-    key = [*keys.get(some, ())] or ["id"]
     if cache and wanted.cache:
         lines += [
             "cache:",
@@ -145,21 +143,16 @@ def _text(wanted: Wanted, keys: Keys, *, cache: bool) -> str:
             *(f"    {_quoted(table)}: [{_quoted(_template(table, columns))}]" for table, columns in keys.items()),
         ]
     elif not wanted.cache:
-        example = f"{{{_quoted(some)}: [{_quoted(_template(some, key))}]}}"
-        lines.append(
-            f'# cache: {{url: "redis://127.0.0.1:6379/0", namespace: {_quoted(wanted.relay)}, keys: {example}}}'
-        )
-    lines.append(
-        f"log: {{path: {_quoted(wanted.log)}}}" if wanted.log else '# log: {path: "file:///var/lib/relay/log"}'
-    )
-    lines.append(
-        f"copy: {{url: {_quoted(wanted.copy)}}}"
-        if wanted.copy
-        else '# copy: {url: "delta:///var/lib/relay/copy"}      # or postgresql://user:password@host:5432/database'
-    )
+        some = tables[0] if tables else "orders"
+        example = f"{{{_quoted(some)}: [{_quoted(_template(some, keys.get(some) or ['id']))}]}}"
+        url = '"redis://127.0.0.1:6379/0"'
+        lines.append(f"# cache: {{url: {url}, namespace: {_quoted(wanted.relay)}, keys: {example}}}")
+    log = f"log: {{path: {_quoted(wanted.log)}}}" if wanted.log else '# log: {path: "file:///var/lib/relay/log"}'
+    copy = '# copy: {url: "delta:///var/lib/relay/copy"}      # or postgresql://user:password@host:5432/database'
+    if wanted.copy:
+        copy = f"copy: {{url: {_quoted(wanted.copy)}}}"
     http = f"http: {_quoted(wanted.http)}" if wanted.http else '# http: "127.0.0.1:9400"'
-    lines.append(_line(http, "metrics, health and the status page"))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, log, copy, _line(http, "metrics, health and the status page")]) + "\n"
 
 
 def _dynamodb(wanted: Wanted) -> Iterable[str]:
@@ -194,9 +187,8 @@ def _vitess(wanted: Wanted) -> Iterable[str]:
 
 
 def _tables_and_account(wanted: Wanted) -> Iterable[str]:
-    yield (
-        f"    tables: {_list(wanted.table)}" if wanted.table else "    # tables: [orders]              # default: all"
-    )
+    named = f"tables: {_list(wanted.table)}" if wanted.table else "# tables: [orders]              # default: all"
+    yield f"    {named}"
     if wanted.user:
         yield f"    user: {_quoted(wanted.user)}"
         yield f'    password: "${{{wanted.password}}}"'

@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from relay.avro.columns import microseconds
 from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
 from relay.avro.registry import open_schemas
-from relay.config import Config, SourceConfig
+from relay.config import Config
 from relay.config.topic_names import require_own_envelope
 from relay.config.value_types import iso_time, start_time
 from relay.errors import ConfigError, RelayError
@@ -37,8 +37,10 @@ def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -
     """
     entry = find_source(config, name)
     until = _time(whole_until)
+    if not entry.names_tables:  # I1: the mirror may lack the newest plan, and so tables that have appeared
+        raise ConfigError(f"source {name}: name its `tables`: a mirror's checkpoints may not list all of them")
     admin = topics.connect(config)
-    wanted = list(dict.fromkeys(map(config.topic, _tables(entry))))
+    wanted = list(dict.fromkeys(map(config.topic, entry.table_names)))
     require_own_envelope(config, wanted)
     existing = topics.list_topics(admin, config)
     there = [topic for topic in wanted if topic in existing]
@@ -70,12 +72,6 @@ def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -
             f"has no change: {', '.join(lacking) or 'none'}. {hint} with the oldest changes that the source still has"
         )
     return iso_time(start - _MARGIN)
-
-
-def _tables(entry: SourceConfig) -> list[str]:
-    if not entry.names_tables:  # I1: the mirror may lack the newest plan, and so tables that have appeared
-        raise ConfigError(f"source {entry.name}: name its `tables`: a mirror's checkpoints may not list all of them")
-    return entry.table_names
 
 
 def _time(text: str | None) -> float:
