@@ -51,10 +51,7 @@ class Operation(StrEnum):
 
 
 class Images(StrEnum):
-    """Which row images the source provides, so that a null image is not mistaken for a missing row.
-
-    OMITTED: the images exist, but only in the dead letters.
-    """
+    """The row images that the source provides. OMITTED: they exist, but only in the dead letters."""
 
     NEW_AND_OLD = "NEW_AND_OLD"
     NEW = "NEW"
@@ -82,10 +79,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Uncarriable:
-    """An image that Avro cannot carry exactly (I8): the ``item`` in the source's types, and the ``reason``.
-
-    The encoder refuses a change that contains one.
-    """
+    """An image that Avro cannot carry exactly (I8), as ``item`` in the source's types. The encoder refuses it."""
 
     item: Mapping[str, Any]
     reason: str
@@ -152,9 +146,7 @@ class ChangeParts(Sequence[Change]):
 
 
 KnownBy = Literal["rows", "statement", "database"]
-"""How the columns are known: from the last rows that were read, because statements imply them (``statements``), or from
-``information_schema``, if no statement can have changed them in between.
-"""
+"""How the columns are known: by the last rows, by what statements imply, or from ``information_schema``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""The ``relay`` command: arguments, output and exit codes; ``relay.operations`` and ``relay.engine`` do the work.
-
-Commands, options and exit codes are a contract with users. Heavy imports (Kafka, boto3, Spark) stay inside the
-commands, so that small ones start fast.
-"""
+"""The ``relay`` command. Heavy imports (Kafka, boto3, Spark) stay inside the commands: small ones start fast."""
 
 import sys
 from collections.abc import Iterator

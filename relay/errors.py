@@ -1,7 +1,7 @@
 """Errors that users see, each with the exit code of the command that it ends.
 
-The message says what is wrong, where (file, line, key, shard, position) and what to do. The command line prints the
-message without a traceback. Commands in messages say CONFIG for the file, whose name only the command line knows.
+The message says what is wrong, where and what to do. Commands in it say CONFIG for the file, whose name only the
+command line knows.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -81,9 +81,8 @@ class MissingExtra(Unavailable, ModuleNotFoundError):
 class StoreFull(Unavailable):
     """A cache server refuses some writes, but still answers reads and deletes.
 
-    It has no room for them, or another program has written to their keys.
-
-    ``refused``: keys that keep their old value or have none. ``conflicts``: keys that another program wrote.
+    ``refused``: keys without room, which keep their old value or have none. ``conflicts``: keys that another program
+    wrote.
     """
 
     def __init__(self, problem: str, refused: Collection[str], conflicts: Mapping[str, bytes | None]) -> None:

@@ -87,10 +87,7 @@ class KeyRange:
 
 
 def shard_range(name: str) -> KeyRange:
-    """Return the key range that a shard's name stands for. A name without a dash covers the complete key space.
-
-    Raises ValueError if it is not a shard name.
-    """
+    """Return the key range of a shard's name; without a dash it is complete. Raises ValueError for other texts."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a shard name: use letters, digits, '_', '.' and '-', as in -80 or 0")
     if "-" not in name:
@@ -110,8 +107,8 @@ def overlapping(shard: str, shards: Iterable[str]) -> list[str]:
 def shards_covering(keyrange: KeyRange, shard_names: Iterable[str]) -> list[str]:
     """Return the names, in key order, of the shards that together cover exactly ``keyrange``.
 
-    As in Vitess, a key range must match complete shards. Raises ValueError, naming the shards and the key ranges that
-    would work, if a part of ``keyrange`` is in no shard or in two, or if a shard is only partly in it.
+    Raises ValueError, naming the shards and the key ranges that would work, if a part of it is in no shard or in two,
+    or if a shard is only partly in it.
     """
     names = _ordered(set(shard_names))
     inside = [name for name in names if shard_range(name).intersects(keyrange)]

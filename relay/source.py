@@ -1,8 +1,7 @@
-"""The contract between a database and the engine.
+"""The contract between a database and the engine; nothing else knows about a database.
 
-``relay.dynamodb``, ``relay.vitess`` and ``relay.mysql`` implement `Source`; the engine and the code for Kafka and Avro
-know nothing else about a database. `Source` lists shards and opens them, `ShardReader` reads one shard page by page,
-and `SnapshotSource` reads the rows that a table already has. Each package exports a `SourceKind`, ``kind.KIND``.
+`Source` lists shards and opens them, `ShardReader` reads one shard page by page, and `SnapshotSource` the rows that a
+table already has. The package of each database exports a `SourceKind`, ``kind.KIND``.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -53,10 +52,7 @@ class Page:
     """The time before the read, by the source's clock."""
     counts: PageCounts = PageCounts()
     pause: float | None = None
-    """Seconds from the beginning of this read to the next: 0 if more is probably waiting, more if the pace is limited.
-
-    None: the reader pool decides.
-    """
+    """Seconds from this read to the next, 0 if more probably waits. None: the reader pool decides."""
     end: LastPage | None = None
     """Set if the shard is closed and this is its last page."""
     gap: Gap | None = None
@@ -164,10 +160,7 @@ class ShardReader(Protocol):
         """Close connections. Called once, by the last thread that read or a later one."""
 
     def read(self) -> ReadResult:
-        """Return the next page, after at most one call that waits on the network.
-
-        Raises ``RelayError`` for errors that a retry cannot repair. The caller retries after `Unreadable`.
-        """
+        """Return the next page, after one call on the network. Raises ``RelayError`` for what a retry cannot repair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +255,7 @@ class Source(Protocol):
         """Look up and verify the newest stream, or the one called ``label``. Raises ``Unavailable``."""
 
     def first(self) -> str:
-        """Return the label of the stream that contains ``start``: the connected stream, or a readable one before it.
-
-        Raises ``Unavailable``.
-        """
+        """Return the label of the readable stream that contains ``start``. Raises ``Unavailable``."""
 
     def following(self) -> str:
         """Return the label of the stream after the connected one, or of the connected one. Raises as ``first`` does."""
@@ -282,10 +272,7 @@ class Source(Protocol):
         """Return a hash of what identifies the data behind the source."""
 
     def starting_points(self, shards: Sequence[Shard]) -> StartingPoints:
-        """Decide where reading a stream with ``shards`` begins, by the source's clock.
-
-        Raises ``ConfigError`` if the configured start belongs to another stream, or ``Unavailable``.
-        """
+        """Decide where reading begins. Raises ``ConfigError`` for a start in another stream, and ``Unavailable``."""
 
     def shards(self) -> list[Shard]:
         """Return one complete listing of the shards; for a source with journals, the shards to begin with."""
@@ -327,10 +314,7 @@ class CheckedTable:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """A source as a check found it: the findings about all of it, and its tables.
-
-    ``rows``: the approximate number of rows in its tables, 0 if unknown.
-    """
+    """A source as a check found it. ``rows``: about how many its tables have, 0 if unknown."""
 
     findings: Sequence[Finding]
     tables: Sequence[CheckedTable]

@@ -38,10 +38,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OriginToken:
-    """Where a change was first made, if a reshard's replication applied it to another shard.
-
-    ``timestamp``: seconds since the epoch. ``shard`` and ``position``: as in `EventToken`.
-    """
+    """Where a change was first made, if a reshard's replication applied it. The fields are as in `EventToken`."""
 
     timestamp: int
     shard: str

@@ -38,10 +38,7 @@ class Group(TyperGroup):
 
 
 class LoggedCommand(TyperCommand):
-    """A command that logs to stderr as ``--log-format`` says. It gets this option unless it defines its own.
-
-    Its errors name the invalid value of an option.
-    """
+    """A command with ``--log-format``, its own or ours, whose errors name the invalid value of an option."""
 
     def __init__(self, *arguments: Any, **others: Any) -> None:
         super().__init__(*arguments, **others)

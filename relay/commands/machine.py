@@ -25,10 +25,7 @@ _FOLDERS = {".local/state/relay": "RELAY_STATE", ".cache/relay": "RELAY_CACHE"}
 
 
 def prepare_streams() -> None:
-    """Open closed standard streams on the null device, and print characters that stdout cannot encode as JSON escapes.
-
-    Otherwise a connection could get the number of a closed stream, and receive whatever a library prints to it.
-    """
+    """Open closed standard streams, whose numbers connections could get. Let stdout escape what it cannot encode."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -57,8 +54,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 def local_failures(*, is_service: bool = False) -> Iterator[None]:
     """Turn failures of files and of the installation into errors for the user. Flush stdout at the end.
 
-    For a command, a closed pipe on stdout, as after `head`, is not a failure: its work is done. A service fails, so
-    that its supervisor restarts it.
+    A pipe that is closed, as after `head`, ends a command well. A service fails, for its supervisor to restart it.
     """
     done = 1 if is_service else 0
     try:

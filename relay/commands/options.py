@@ -75,10 +75,7 @@ def load_config(
 
 
 def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Document]:
-    """Return the config and the parsed file; connect to nothing. ``settings``: the values of ``--set``.
-
-    Raises ``ConfigError`` with one line for each problem.
-    """
+    """Return the config, changed by ``--set``, and the parsed file. Raises ``ConfigError`` with a line per problem."""
     from relay.config.config import read
     from relay.kafka.settings import refused
 

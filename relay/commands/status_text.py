@@ -32,10 +32,7 @@ class _Row(NamedTuple):
 
 
 def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
-    """Print the status to stdout: unfinished shards first, finished ones only if ``every``.
-
-    ``again``: replace what is on the terminal.
-    """
+    """Print the status, unfinished shards first, all if ``every``. ``again``: replace what is on the terminal."""
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _LONGEST_LINE  # each row stays on one line for grep

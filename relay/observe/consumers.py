@@ -1,8 +1,4 @@
-"""What the consumers of a process report about themselves: their state, lag and health, to the threads that serve HTTP.
-
-A consumer's own thread reports events; another thread looks up the ends of the topics every few seconds. The rest is
-computed on request, so a consumer that hangs is noticed (I10).
-"""
+"""What the consumers of a process report of themselves, computed on request so that one that hangs is seen (I10)."""
 
 import math
 import time
@@ -226,10 +222,9 @@ class WatchedStore:
 
 
 class _Failures:
-    """The failures of a consumer since it last advanced. The owner's lock guards it.
+    """The failures of a consumer since it advanced, from ``since`` to ``at``. The owner's lock guards it.
 
-    ``since``, ``at``: times of the first and the last failure. ``lost_at``: when dead letters could last not be
-    written, unless one was written since.
+    ``lost_at``: when dead letters could last not be written, unless one was written since.
     """
 
     def __init__(self) -> None:

@@ -95,10 +95,7 @@ class History:
 
 
 class Recent(logging.Handler):
-    """The recent history of a process: samples, and the log lines that matter to whoever is on call.
-
-    Those lines are warnings, and lines with an ``event`` as extra.
-    """
+    """The recent history of a process: samples, and the log lines that are warnings or have an ``event`` as extra."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,10 +128,7 @@ class Recent(logging.Handler):
 
     @contextmanager
     def kept_in(self, file: Path | None) -> Iterator[None]:
-        """Record what the relay logs, after the history that an earlier process left in ``file``, and save it there.
-
-        Without a usable file, the history ends with the process.
-        """
+        """Record what the relay logs, and keep it in ``file`` after what an earlier process has left there."""
         relays, over = logging.getLogger("relay"), Signal()
         thread = Thread(target=self._keep, args=(file, over), name="history", daemon=True)
         if file is not None:

@@ -1,8 +1,4 @@
-"""The catalogue of metrics: their names and meanings. ``README.md`` beside this file says what an operator should do.
-
-Add a metric here and there; a test compares the two. Counters are incremented once per page or transaction, never per
-change. Gauges are computed from the status at each scrape (``relay.observe.observer``).
-"""
+"""The catalogue of metrics; ``README.md`` says what an operator should do, and a test compares the two."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -107,10 +103,9 @@ CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(each, Met
 
 
 class Metrics:
-    """The counters of one worker, in their own registry.
+    """The counters of one worker, whose thread calls the methods; any thread may read the registry.
 
-    The worker's thread calls the methods; any thread may read the registry, whose counters have their own locks.
-    ``count_page``, ``count_gap`` and ``count_dead_letter`` take effect when the open transaction is committed.
+    What pages, gaps and dead letters add counts when the open transaction is committed.
     """
 
     def __init__(self) -> None:
@@ -149,10 +144,7 @@ class Metrics:
             self._counters[RECORDS].labels(source).inc(page.counts.records)
 
     def count_page(self, source: str, page: Page, size: int, tables: Mapping[tuple[str, str], int]) -> None:
-        """Count the changes of ``page``, with ``size`` bytes of values, as part of the open transaction.
-
-        ``tables``: the number of changes of each table.
-        """
+        """Count a page in the open transaction: ``size`` bytes of values, and the changes of each of ``tables``."""
         changes = len(page.changes)
         oldest = page.changes[0]
         latency = None

@@ -1,7 +1,4 @@
-"""Hands a worker's counters and status from its thread to the threads that serve HTTP.
-
-Gauges are computed from the latest status at each scrape, so they age while a worker hangs.
-"""
+"""Hands a worker's counters and status to the threads that serve HTTP. Gauges age while a worker hangs."""
 
 import os
 import socket
@@ -61,10 +58,7 @@ class Observer(Collector):
         self.registry.register(self)
 
     def begin_turn(self, take: Callable[[], WorkerStatus], *, waits: bool) -> None:
-        """Record a turn of the main loop, and ``take`` a new status every second. For the worker's thread.
-
-        ``waits``: whether anything waits for a commit.
-        """
+        """Record a turn of the main loop, and ``take`` a status each second. ``waits``: for a commit."""
         now = self.clock()
         self.liveness.turn(waits=waits)
         if self.keeps_status and (self._status is None or now - self._taken >= _STATUS_INTERVAL):

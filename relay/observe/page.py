@@ -1,7 +1,4 @@
-"""The status page: ``/status.json`` for people. It loads nothing from elsewhere, and all values are escaped.
-
-``page.js`` replaces what is here by a page that is alive, from ``page.json``.
-"""
+"""The status page, which loads nothing from elsewhere and escapes all values. ``page.js`` brings it to life."""
 
 import base64
 import hashlib

@@ -1,8 +1,4 @@
-"""HTTP for operators: ``/metrics``, ``/healthz``, ``/livez``, ``/readyz``, ``/status.json``, the status page at ``/``.
-
-The server runs in separate threads and only reads, so a slow client never delays the worker. Paths and status codes are
-a contract with users.
-"""
+"""HTTP for operators, in threads that only read. Paths and status codes are a contract with users."""
 
 import logging
 import os
@@ -61,11 +57,10 @@ Observed = Observer | ConsumersObserver | VerifierObserver
 
 @contextmanager
 def serve_observer(config: Config) -> Iterator[Observer]:
-    """Yield an observer for the worker of this process, and serve it over HTTP if the config has ``http``.
+    """Yield an observer for the worker of this process, and serve it if the config has ``http``.
 
-    With several workers on one machine, worker *n* listens on the *n*-th port above the configured one. Raises
-    ``ConfigError`` for an environment variable that is not a number and for unusable TLS files; ``Unavailable`` if it
-    cannot listen.
+    Worker *n* of a machine listens on the *n*-th port above the configured one. Raises ``ConfigError`` for unusable TLS
+    files or environment variables; ``Unavailable`` if it cannot listen.
     """
     worker = int(_number_from_environment(WORKER_NUMBER, 0))
     if config.http is None:
@@ -97,10 +92,7 @@ def _page_file(name: str, port: int) -> Path | None:
 
 @contextmanager
 def serve(observer: Observed, host: str, port: int, setting: str, access: Access) -> Iterator[str]:
-    """Serve ``observer`` over HTTP, and yield the address. ``setting``: the name of the address in errors.
-
-    Raises ``Unavailable`` if it cannot listen on that address.
-    """
+    """Serve ``observer``, and yield the address, which the config calls ``setting``. Raises ``Unavailable``."""
     try:
         server = _StatusServer(host, port, observer, access)
     except OSError as error:

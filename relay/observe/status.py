@@ -1,7 +1,4 @@
-"""A worker's status at one moment. It is immutable: the worker's thread creates it, and any thread may read it.
-
-``relay.engine.status`` creates it. Lag, health and gauges are computed from it on request.
-"""
+"""A worker's status at one moment, as ``relay.engine.status`` takes it. It never changes, so any thread may read it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,4 @@
-"""The status as JSON values: the contract of ``/status.json``. The status page shows the same.
-
-Times are ISO in UTC; keys that end in ``_seconds`` are durations. Errors hide users and passwords of URLs.
-"""
+"""The status as JSON values, the contract of ``/status.json``. Times are ISO in UTC. Errors hide passwords in URLs."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,4 @@
-"""Judges the state of a relay for the page and for `relay status`: what needs a person, and why.
-
-It takes the values of ``/page.json``, or as many of them as Kafka has. What is red here is red in ``/healthz``.
-"""
+"""What in a relay needs a person, and why, for the page and `relay status`. What is red here is red in ``/healthz``."""
 
 import shlex
 from collections import Counter

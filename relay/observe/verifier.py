@@ -1,7 +1,4 @@
-"""What ``relay verify --forever`` reports of itself: ratios, accusations and their histories, for HTTP and a file.
-
-One thread reports; any thread may ask. The metrics' catalogue is here, too.
-"""
+"""What ``relay verify --forever`` reports, for HTTP and a file. One thread reports; any thread may ask."""
 
 import math
 import time

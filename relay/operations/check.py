@@ -1,8 +1,4 @@
-"""``relay check``: connects to everything in a config, or to nothing, and reports what is missing.
-
-The checks are independent of each other and have timeouts, so one run shows all problems. They inspect the sources and
-the topics with the same code as the relay at its start.
-"""
+"""``relay check``: independent checks of everything in a config, with timeouts and the relay's own code."""
 
 from __future__ import annotations
 
@@ -51,10 +47,7 @@ Check = Callable[[], str | list[Finding]]
 
 
 def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:
-    """Run all checks and yield their findings, in the order of the config. A failed check does not stop the others.
-
-    ``offline``: only check this machine. The file was already checked when ``config`` was read.
-    """
+    """Run all checks, and yield their findings in the config's order. ``offline``: check only this machine."""
     if offline:
         yield Finding(f"config {config.file}", "valid; nothing was connected to")
     config, failed = (config, {}) if offline else _with_tables(config)

@@ -1,7 +1,4 @@
-"""Rows of a source, the copy or the log, in one form, in which equal rows are equal however their values are written.
-
-`digest_pairs` matches the rows of both sides by key in bounded memory: SQLite sorts them on disk.
-"""
+"""Rows of a source, the copy or the log in one form: equal rows are equal however their values are written."""
 
 import json
 import re
@@ -99,10 +96,7 @@ class ComparedTable:
         return {column.name: part for column, part in zip(self.key, key, strict=True)}
 
     def differences(self, kept: ComparedRow | None, truth: ComparedRow | None) -> dict[str, list[str | None]]:
-        """Return the values that differ, by column or attribute, as pairs: the stored one and the source's.
-
-        Empty if a row is missing, or its values are unknown.
-        """
+        """Return what differs, by column or attribute: the stored and the true value. Empty without both rows."""
         found: dict[str, list[str | None]] = {}
         if kept is None or kept.values is None or truth is None or truth.values is None:
             return found

@@ -1,8 +1,7 @@
 """``relay dead-letters``: inspects and redrives changes that could not be published in full or not be decoded.
 
-A redrive sends the full change after its stub, with the same event id and token. By the consumers' rules it completes
-the stub and never overwrites anything newer (``spark_consumers.fold``). A change that a consumer could not decode is
-marked as redriven if it can be decoded now.
+A redrive sends the full change after its stub, with the same event id and token: consumers complete the stub and
+overwrite nothing newer (``spark_consumers.fold``).
 """
 
 import contextlib
@@ -181,9 +180,9 @@ class DeadLetters:
     ) -> None:
         """Send ``letters`` again, each in its own transaction, and call ``on_sent`` after each.
 
-        Leaves out letters that another command has redriven or dismissed since they were read. ``dry_run``: send
-        nothing, and call ``on_sent`` for what would be sent. Raises ``RelayError`` at the end, with one line per
-        dead letter that could not be sent; ``Unavailable`` once another redrive of this relay has begun.
+        Leaves out what another command has redriven or dismissed meanwhile. ``dry_run``: send nothing. Raises
+        ``RelayError`` at the end, a line for each letter that was not sent; ``Unavailable`` once another redrive has
+        begun.
         """
         found = self._topics()
         targets = {each.topic.name: each for each in found if each.topic.name in self.tables}

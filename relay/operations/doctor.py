@@ -1,8 +1,4 @@
-"""``relay doctor``: collects everything that a bug report needs, without secrets.
-
-Each part is made separately; for one that fails, the bundle contains its error. At the end all secrets of the config
-and of the environment are replaced in all parts.
-"""
+"""``relay doctor``: everything that a bug report needs, each part or its error, without secrets."""
 
 import io
 import json

@@ -1,7 +1,7 @@
 """What the values of a cache should be, by a fresh look at the rows behind them.
 
-Only the application knows its encoding. So expected values come from the application's loader, which makes the same
-bytes from the rows; or, for values that ``relay.cache.DynamoDBLoader`` stores, from the DynamoDB item.
+Only the application knows its encoding, so its loader makes them; or the DynamoDB item, for those of
+``relay.cache.DynamoDBLoader``.
 """
 
 from __future__ import annotations
@@ -79,9 +79,8 @@ def truth(config: Config, loaders: Sequence[str]) -> LoadersTruth | ItemsTruth:
 class LoadersTruth:
     """Expected values from the application's loaders. For each key, the first loader that returns a value counts.
 
-    A loader is a callable for ``TokenCache.get_many``, or an object with ``load_many``; for an ``AsyncTokenCache`` it
-    is a coroutine function. It may leave out keys that are not its own. It has to read from primaries, or consistently,
-    because a replica may lag.
+    A loader is for ``TokenCache.get_many``, or has ``load_many``; for an ``AsyncTokenCache`` it is a coroutine
+    function. It may leave out keys, and has to read from primaries, because a replica may lag.
     """
 
     def __init__(self, loaders: Sequence[str]) -> None:
@@ -92,10 +91,7 @@ class LoadersTruth:
         self._runner.close()
 
     def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
-        """Compare cached values, by key, with their rows, which are read after the values.
-
-        Raises ``Unavailable`` if a loader raises, ``ConfigError`` if one returns anything but values.
-        """
+        """Compare cached values with their rows, which are read now. Raises ``Unavailable`` and ``ConfigError``."""
         found: dict[str, Comparison] = {}
         keys = list(served)
         for start in range(0, len(keys), _AT_ONCE):

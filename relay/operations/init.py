@@ -67,10 +67,7 @@ Keys = Mapping[str, Sequence[str]]
 
 
 def draft(path: str, wanted: Wanted, *, look: bool) -> str:
-    """Return the text of a config. ``look``: connect to the database for the keys of the tables.
-
-    Raises ``ConfigError`` with one line for each value that is wrong, and ``Unavailable``.
-    """
+    """Return the text of a config. ``look``: ask the database for keys. Raises ``ConfigError``, ``Unavailable``."""
     if wanted.cache and not look:
         raise ConfigError("--cache: needs --look, since cache keys are made of the columns of a table's key")
     # The other values can be checked before the database is asked.

@@ -1,8 +1,8 @@
-"""Where a source can begin again by the records on its topics alone: on a mirror, whose end is torn.
+"""Where a source can begin again by the records on a mirror's topics alone.
 
-A mirror copies each partition by itself, so that its checkpoints may be ahead of its changes. But the
-``resume_timestamp`` of a change says that everything from before it was on the topics by then, and a partition has no
-hole before its end. What a partition lacks is therefore not older than the newest such time that it has.
+A mirror copies each partition by itself, so its checkpoints may be ahead of its changes. But what was before the
+``resume_timestamp`` of a change was on the topics by then, and a partition has no hole before its end. What it lacks is
+therefore not older than the newest such time that it has.
 """
 
 import time
@@ -32,8 +32,8 @@ _MARGIN = 60  # seconds by which a worker may be late to learn about the others'
 def start_of_mirror(config: Config, name: str, whole_until: str | None = None) -> str:
     """Return the ISO time from which the source ``name`` has to be read so that nothing is missing.
 
-    ``config``: names the topics of the mirror. ``whole_until``: a time, as text; the mirror has everything that was
-    published before it. Raises ``ConfigError``, ``Unavailable``, and ``RelayError`` if the topics do not show a time.
+    ``whole_until``: the mirror has all that was published before. Raises ``ConfigError``, ``Unavailable``, and
+    ``RelayError`` if the topics do not show a time.
     """
     entry = find_source(config, name)
     until = _time(whole_until)

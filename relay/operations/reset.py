@@ -81,10 +81,9 @@ def preview(config: Config, name: str, to: str) -> Reset:
 
 
 def accept_lost_state(config: Config) -> Iterator[Gap]:
-    """Let the next run begin although state is lost. Yield each gap once it is published.
+    """Let the next run begin although state is lost, with the tables' present schemas. Yield each gap once published.
 
-    Publishes the present schemas of the tables; sources whose checkpoints are lost begin where ``start`` says. After an
-    error, call it again to do the rest. Raises like ``reset``.
+    Sources whose checkpoints are lost begin where ``start`` says. After an error, call it again. Raises like ``reset``.
     """
     settings, admin = KafkaSettings.from_config(config), topics.connect(config)
     with ExitStack() as stack:

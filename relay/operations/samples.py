@@ -1,7 +1,4 @@
-"""The samples of one sink that ``relay verify --forever`` looks at: where they come from, and how they end.
-
-A sample is looked at after a minute, and again each round while it differs. ``relay.operations.suspicion`` decides.
-"""
+"""The samples of a sink for ``relay verify --forever``: looked at after a minute, and each round while they differ."""
 
 import random
 import time

@@ -1,10 +1,9 @@
 """``relay snapshot``: requests a snapshot of a source beside its stream, or stops or resumes it.
 
-The workers serve the requests, now or once they run. A request names a source but no stream, so the stream that is read
-when its turn comes serves it. Its key contains an id, so that removing a request never removes a later one. It is
-written without the fence: it decides when a snapshot begins and stops, and cannot make anything be published twice
-(I3). The owner of the control record begins its snapshot (``relay.snapshots.lifecycle``), and the owner of the
-request's own partition removes it, once the control record says that the request is fulfilled.
+The workers serve the requests, now or once they run, whichever stream is read then. A request has an id, so that
+removing it never removes a later one. It is written without the fence: it cannot make anything be published twice (I3).
+The owner of the control record begins its snapshot (``relay.snapshots.lifecycle``), and the owner of the request's own
+partition removes it once it is fulfilled.
 """
 
 import time

@@ -1,8 +1,4 @@
-"""``relay status``: the progress of a relay, read from Kafka alone. A stream token also needs DynamoDB.
-
-``RelayStatus.to_json`` is a contract with programs, described in ``relay/observe/README.md``: keys may be added, but
-not changed.
-"""
+"""``relay status``: what Kafka alone knows of a relay. Its JSON is a contract, in ``relay/observe/README.md``."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -199,10 +195,9 @@ def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
 
 
 def stream_token(config: Config, name: str) -> dict[str, Any]:
-    """Return the position of the source ``name`` as a stream token, for ``relay.dynamodb.Stream`` and ``start``.
+    """Return the position of the source ``name``, for ``relay.dynamodb.Stream`` and ``start``.
 
-    Looks up the ARN of the stream in DynamoDB. Raises ``ConfigError``, ``RelayError`` if the source has not been read
-    yet, and ``Unavailable``.
+    Asks DynamoDB for the ARN. Raises ``ConfigError``, ``Unavailable``, and ``RelayError`` for a source not yet read.
     """
     entry = find_source(config, name)
     token_of = kind_of(entry).stream_token if entry.traits.has_stream_tokens else None

@@ -1,8 +1,4 @@
-"""``relay tail``: reads and decodes the records of the relay's topics.
-
-The JSON form of a record is a contract: ``topic, partition, offset, key, value``, and ``error`` if the value cannot be
-decoded.
-"""
+"""``relay tail``: reads and decodes the records of the relay's topics. Their JSON form is a contract."""
 
 import base64
 import contextlib
@@ -92,9 +88,8 @@ def _starts(
 def record_json(message: Message, schemas: WriterSchemas | None, *, is_letter: bool = False) -> dict[str, Any]:
     """Return a record as JSON values. ``schemas``: the schemas of changes; None for a topic whose values are JSON.
 
-    The key is text if it is UTF-8, otherwise base64; the typed key is in the value. A value that cannot be decoded is
-    in base64, with an ``error``. ``is_letter``: the record is a dead letter, which its ``headers`` describe and whose
-    value may be one piece of a change.
+    What is not UTF-8 or cannot be decoded is base64, a value with an ``error``. ``is_letter``: the record is a dead
+    letter, with its ``headers``, whose value may be one piece of a change.
     """
     key, value = message.key(), message.value()
     shown: dict[str, Any] = {

@@ -1,8 +1,4 @@
-"""``relay verify``: compares cached values with the rows behind them, as Meta's Polaris does.
-
-A value that differs does not prove a fault: its change may be on its way. So the value is looked at again until the
-cache drops it, or has served it beside the same rows for as long as the caller allows.
-"""
+"""``relay verify``: compares cached values with the rows behind them, as Meta's Polaris does."""
 
 import time
 from collections import Counter
@@ -108,10 +104,9 @@ def verify(
     loaders: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
 ) -> Verification:
-    """Compare up to ``sample`` values of the config's cache with their rows, and return what was found.
+    """Compare up to ``sample`` values with their rows, which the consumer has ``within`` seconds to invalidate.
 
-    ``within``: seconds that the consumer has to invalidate a value. ``loaders``: the application's, as ``module:name``.
-    ``say``: receives progress messages. Raises ``ConfigError``, and ``Unavailable`` if cache or rows cannot be read.
+    ``loaders``: as ``module:name``. ``say``: receives progress messages. Raises ``ConfigError`` and ``Unavailable``.
     """
     cache = config.cache
     if cache is None:

@@ -1,8 +1,4 @@
-"""``relay verify --forever``: samples what the sinks keep beside the running system, and accuses what stays wrong.
-
-A round takes 15 s. In it, the changes of the topics pass; keys of some become samples, as do random keys of the sinks
-and keys whose changes have passed before.
-"""
+"""``relay verify --forever``: samples what the sinks keep beside the running system, and accuses what stays wrong."""
 
 import random
 import time

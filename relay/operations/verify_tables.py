@@ -1,8 +1,4 @@
-"""``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest rows in the log, with the source.
-
-A row that differs is read again until both sides agree, or ``relay.operations.suspicion`` proves it wrong. Only some of
-the keys, and the rows of one pass, are in memory at any time.
-"""
+"""``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest in the log, with the source."""
 
 import time
 from collections import Counter
