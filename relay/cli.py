@@ -1,5 +1,6 @@
 """The ``relay`` command. Heavy imports (Kafka, boto3, Spark) stay inside the commands: small ones start fast."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from relay.commands import (
     gaps,
     init,
     machine,
+    options,
     repartition,
     replay,
     reset,
@@ -24,20 +26,6 @@ from relay.commands import (
     verify,
 )
 from relay.commands.logged import Commands, Group, wrong_usage_logged
-from relay.commands.options import (
-    ConfigArgument,
-    ConsumerKind,
-    Database,
-    JsonOption,
-    KeyRangeOption,
-    LogFormatOption,
-    SetOption,
-    UntilCaughtUpOption,
-    load_config,
-    logging_to_stderr,
-    read_config,
-    with_tables,
-)
 from relay.errors import ConfigError, RelayError
 from relay.extras import needs
 
@@ -105,14 +93,14 @@ def _root(
 
 @app.command(rich_help_panel=_RUN)
 def run(
-    config: ConfigArgument,
-    until_caught_up: UntilCaughtUpOption = False,
+    config: options.ConfigArgument,
+    until_caught_up: options.UntilCaughtUpOption = False,
     workers: Annotated[
         int,
         typer.Option(min=1, max=256, help="The number of processes that share the work. If one dies, it is restarted."),
     ] = 1,
-    log_format: LogFormatOption = "text",
-    settings: SetOption = None,
+    log_format: options.LogFormatOption = "text",
+    settings: options.SetOption = None,
 ) -> None:
     """Relay changes from the sources to Kafka, until stopped.
 
@@ -125,8 +113,8 @@ def run(
     once it returns a change from more than 5 seconds after the start, or if for 10 seconds it returns no record, but 50
     empty pages in a row. If DynamoDB shows a change later than that, the next run publishes it.
     """
-    with logging_to_stderr(log_format), machine.local_failures(is_service=True):
-        load = partial(load_config, config, settings, is_relay=True)
+    with options.logging_to_stderr(log_format), machine.local_failures(is_service=True):
+        load = partial(options.load_config, config, settings, is_relay=True)
         loaded = load()
         if workers == 1:
             from relay.engine import relaying
@@ -144,7 +132,7 @@ def run(
 
 @app.command(rich_help_panel=_LOOK)
 def tail(
-    config: ConfigArgument,
+    config: options.ConfigArgument,
     topics: Annotated[
         list[str] | None,
         typer.Argument(
@@ -164,7 +152,7 @@ def tail(
     ] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --from earliest.")] = False,
     exit_at_end: Annotated[bool, typer.Option("--exit-at-end", help="Stop at the current end of the topics.")] = False,
-    keyrange: KeyRangeOption = None,
+    keyrange: options.KeyRangeOption = None,
     as_json: Annotated[
         bool,
         typer.Option(
@@ -173,7 +161,7 @@ def tail(
             "not UTF-8, are base64; times are ISO 8601 in UTC.",
         ),
     ] = False,
-    settings: SetOption = None,
+    settings: options.SetOption = None,
 ) -> None:
     """Show changes as they arrive on Kafka, decoded.
 
@@ -185,7 +173,7 @@ def tail(
         from relay.kafka.group_offsets import check_start
 
         check_start(start, has_group=False)
-    loaded = load_config(config, settings)
+    loaded = options.load_config(config, settings)
     from relay.commands import tail_text
     from relay.operations import tail as tailing
 
@@ -204,10 +192,10 @@ def tail(
 @app.command(rich_help_panel=_RUN)
 def consume(
     consumers: Annotated[
-        list[ConsumerKind], typer.Argument(metavar="cache|log|copy...", help="What to keep up to date.")
+        list[options.ConsumerKind], typer.Argument(metavar="cache|log|copy...", help="What to keep up to date.")
     ],
-    config: ConfigArgument,
-    until_caught_up: UntilCaughtUpOption = False,
+    config: options.ConfigArgument,
+    until_caught_up: options.UntilCaughtUpOption = False,
     start: Annotated[
         str | None,
         typer.Option(
@@ -242,7 +230,7 @@ def consume(
         Literal["spark", "python"],
         typer.Option(help="The engine. python: without Spark, only for the cache; the Kafka group is its checkpoint."),
     ] = "spark",
-    keyrange: KeyRangeOption = None,
+    keyrange: options.KeyRangeOption = None,
     http: Annotated[
         str | None,
         typer.Option(
@@ -251,7 +239,7 @@ def consume(
             metavar="HOST:PORT",
         ),
     ] = None,
-    settings: SetOption = None,
+    settings: options.SetOption = None,
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
@@ -259,7 +247,7 @@ def consume(
     on. Needs Java 17+ and `pip install 'change-relay[spark]'`, for the cache `'change-relay[spark,redis]'`. With
     `--engine python` the cache needs neither Java nor Spark.
     """
-    loaded, _ = read_config(config, settings)
+    loaded, _ = options.read_config(config, settings)
     for consumer in consumers:
         if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
             raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
@@ -277,7 +265,7 @@ def consume(
     with machine.local_failures(is_service=True):
         spark_consumers.run(
             kinds,
-            with_tables(loaded),
+            options.with_tables(loaded),
             until_caught_up=until_caught_up,
             start=start,
             checkpoint=checkpoint,
@@ -303,7 +291,7 @@ app.command("reset", rich_help_panel=_REPAIR)(reset.reset)
 def token_compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A token as JSON, or null.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The other token.")],
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Print whether A is `older`, `equal` or `newer` than B, or `unknown` if they cannot be compared."""
     from relay.token import EventToken, check_position, compare
@@ -327,7 +315,7 @@ def token_compare(
 
 @app.command(rich_help_panel=_BEGIN)
 def demo(
-    source: Annotated[Database, typer.Option(help="The kind of database.")] = Database.DYNAMODB,
+    source: Annotated[options.Database, typer.Option(help="The kind of database.")] = options.Database.DYNAMODB,
     seconds: Annotated[int, typer.Option(min=5, help="The length of the workload, in seconds.")] = 30,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the result as JSON, for programs; its progress is on stderr.")
@@ -345,7 +333,7 @@ def demo(
 
 def main() -> None:
     machine.prepare_streams()
-    machine.keep_files_private()
+    os.umask(0o077)  # for this process and its children: configs, checkpoints and tables are nobody else's
     app()
 
 

@@ -39,11 +39,6 @@ def prepare_streams() -> None:
         sys.stdout.reconfigure(errors="relay.escaped")
 
 
-def keep_files_private() -> None:
-    """Let no other user of the machine read the files that this process and its children write."""
-    os.umask(0o077)
-
-
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
