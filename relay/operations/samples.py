@@ -13,7 +13,7 @@ from relay.kafka.changes import ReceivedChange
 from relay.kafka.group_offsets import Offsets
 from relay.observe.verifier import BOUNDS, Accusation, VerifierObserver
 from relay.operations.suspicion import BEHIND, ROUNDS, Judgement, Settled, Suspicion, Terms
-from relay.operations.verify_tables import Applied
+from relay.operations.verify_tables import AppliedTime
 
 FIRST, WITHIN = min(BOUNDS.values()), max(BOUNDS.values())
 """Seconds until the first look at a change, and for how long a difference lasts that may be accused."""
@@ -65,7 +65,7 @@ class Samples(ABC):
     def __init__(
         self,
         name: str,
-        applied: Applied,
+        applied: AppliedTime,
         observer: VerifierObserver,
         tell: Callable[[Accusation], None],
         clock: Callable[[], float] = time.time,

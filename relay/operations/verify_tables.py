@@ -1,12 +1,14 @@
 """``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest in the log, with the source."""
 
+from __future__ import annotations
+
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -109,19 +111,6 @@ class TableVerification:
         }
 
 
-class Applied(Protocol):
-    """What `AppliedTime` says about a consumer, after a call of ``through``."""
-
-    is_running: bool
-    apply_every: float
-    waiting: int
-    committed: Offsets
-
-    def close(self) -> None: ...
-
-    def through(self) -> float: ...
-
-
 def verify_tables(
     config: Config, kind: str, *, sample: int | None, within: float, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[TableVerification]:
@@ -166,7 +155,7 @@ def verify_source(
 def verify_table(
     rows: SourceRows,
     open_kept: Callable[[Layout, Sequence[str | None]], KeptRows],
-    applied: Applied,
+    applied: AppliedTime,
     *,
     within: float,
     say: Callable[[str], None],
@@ -190,7 +179,7 @@ class TableVerifier:
     table: ComparedTable
     truth: SourceRows
     kept: KeptRows
-    applied: Applied
+    applied: AppliedTime
     within: float
     say: Callable[[str], None]
     clock: Callable[[], float] = time.time

@@ -12,7 +12,7 @@ from relay.change import Uncarriable
 from relay.errors import RelayError, Unavailable
 from relay.operations import suspicion, verify_tables
 from relay.operations.compared_rows import ComparedTable, NoRoom
-from relay.operations.verify_tables import TableVerification, TableVerifier, verify_source, verify_table
+from relay.operations.verify_tables import AppliedTime, TableVerification, TableVerifier, verify_source, verify_table
 from relay.source import SourceRows
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.kept_rows import KeptRow, KeptRows
@@ -96,7 +96,7 @@ class Kept(KeptRows):
 
 
 @dataclass
-class Applied:
+class Applied(AppliedTime):
     world: World
     is_running: bool = True
     apply_every: float = 0.0

@@ -20,6 +20,7 @@ from relay.kafka.changes import ReceivedChange
 from relay.observe.verifier import Accusation, VerifierObserver
 from relay.operations.expected_values import Comparison, ServedValue
 from relay.operations.verify_forever import ForeverVerifier, WatchedCache, WatchedTables
+from relay.operations.verify_tables import AppliedTime
 from relay.source import SourceRows
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
@@ -59,7 +60,7 @@ def change(number: int, id: int, operation: str, old: str | None, new: str | Non
 
 
 @dataclass
-class Progress:
+class Progress(AppliedTime):
     """What a consumer has applied, as the test says."""
 
     time: float = 0.0
