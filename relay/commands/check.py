@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,22 +56,15 @@ def check(
         return
     from relay.operations.check import run
 
-    _report(run(loaded, offline=offline), as_json=as_json)
-
-
-def _report(found: Iterable[Finding], *, as_json: bool) -> None:
-    """Print findings as they come, and exit with the code of the worst."""
     findings = []
-    for finding in found:
+    for finding in run(loaded, offline=offline):
         findings.append(finding)
         if not as_json:
             _print_finding(finding)
     if as_json:
         typer.echo(json.dumps([finding.to_json() for finding in findings], ensure_ascii=False))
-    # A setting that can never work outweighs a service that is only down.
-    codes = {finding.exit_code for finding in findings} - {0}
-    if codes:
-        raise typer.Exit(min(codes))
+    if codes := {finding.exit_code for finding in findings} - {0}:
+        raise typer.Exit(min(codes))  # a setting that can never work outweighs a service that is only down
 
 
 def _print_finding(finding: Finding) -> None:

@@ -81,12 +81,11 @@ def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Doc
 
     RelayError.file = shlex.quote(str(path))
     config, document = read(path, settings or ())
-    if wrong := refused(config):
-        lines = []
-        for key, reason in wrong.items():
-            place = ("kafka", "producer", key) if key else ("kafka", "producer")
-            name = ".".join(place)
-            lines.append(document.problem(place, f"`{name}`: librdkafka refuses it: {reason}"))
+    lines = []
+    for key, reason in refused(config).items():
+        place = ("kafka", "producer", key) if key else ("kafka", "producer")
+        lines.append(document.problem(place, f"`{'.'.join(place)}`: librdkafka refuses it: {reason}"))
+    if lines:
         raise ConfigError("\n".join(lines))
     return config, document
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -76,18 +75,14 @@ def serve_observer(config: Config) -> Iterator[Observer]:
     beside = [at_port(host, first + n) for n in siblings if n != worker]
     found = FoundConsumers(partial(consumer_addresses, config)).addresses
     observer.others = Peers([*beside, *config.http.peers], config.http, access, found).ask
-    with serve(observer, host, port, "http", access) as address, observer.recent.kept_in(_page_file(config.name, port)):
+    file = None
+    with suppress(RelayError):  # a user without a home folder, for example
+        file = state_folder() / config.name / f"page-{port}.json" if port else None  # only if it always has this port
+    with serve(observer, host, port, "http", access) as address, observer.recent.kept_in(file):
         log.info("worker %d begins, version %s", worker, __version__, extra={"event": "restart"})
         scheme = "https" if access.tls else "http"
         log.info("serving the status page, /metrics, /healthz, /livez and /readyz at %s://%s", scheme, address)
         yield observer
-
-
-def _page_file(name: str, port: int) -> Path | None:
-    """Return the file in which the page's recent history outlives the process, if the process always has this port."""
-    with suppress(RelayError):  # a user without a home folder, for example
-        return state_folder() / name / f"page-{port}.json" if port else None
-    return None
 
 
 @contextmanager
