@@ -151,30 +151,25 @@ KnownBy = Literal["rows", "statement", "database"]
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The columns of a table as they are published, and the names of its primary key.
-
-    ``protected``: the columns whose values are not published, each with ``exclude``, ``mask`` or ``hash``.
-    """
+    """The columns of a table as they are published, and the names of its primary key."""
 
     columns: tuple[Column, ...]
     primary: tuple[str, ...]
-    protected: tuple[tuple[str, str], ...] = ()
+    protected: tuple[
+        tuple[str, str], ...
+    ] = ()  # columns that are not published, with ``exclude``, ``mask`` or ``hash``
 
 
 @dataclass(frozen=True, slots=True)
 class AlteredTable:
-    """One table of a statement, before and after it.
-
-    ``renamed_to``: its name after it, or None if that stays. ``before_by``, ``after_by``: None if the columns are not
-    known (I8). ``before``, ``after``: None then, and if there is no such table.
-    """
+    """One table of a statement, before and after it, None if there is none, or if its columns are not known (I8)."""
 
     table: str
     before: TableColumns | None
-    before_by: KnownBy | None
+    before_by: KnownBy | None  # None if they are not known
     after: TableColumns | None
     after_by: KnownBy | None
-    renamed_to: str | None = None
+    renamed_to: str | None = None  # its name after it, if that changes
 
 
 class StatementText(StrEnum):
@@ -187,23 +182,19 @@ class StatementText(StrEnum):
 
 @dataclass(slots=True)
 class SchemaChange:
-    """A statement that defines, changes or empties relayed tables, in one shard.
+    """A statement that defines, changes or empties relayed tables, in one shard."""
 
-    ``event_id``: as `event_id` makes it. ``kind``: such as ``ALTER``. ``database``: or keyspace. ``transaction``: its
-    GTID. ``committed_at``: microseconds since the epoch. ``reread``: the tables whose rows it may have changed without
-    a change, and which a snapshot reads again; not in its record.
-    """
-
-    event_id: str
-    kind: str
+    event_id: str  # as `event_id` makes it
+    kind: str  # such as ``ALTER``
     source: str
-    database: str
+    database: str  # or keyspace
     statement: str
     text: StatementText
     tables: tuple[AlteredTable, ...]
     token: EventToken
-    transaction: str
-    committed_at: int
+    transaction: str  # its GTID
+    committed_at: int  # microseconds since the epoch
+    # The tables whose rows it may have changed without a change, and which a snapshot reads again; not in its record.
     reread: tuple[str, ...] = ()
 
 

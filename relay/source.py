@@ -13,20 +13,16 @@ from relay.records import Gap, Plan, Position, ReshardJournal, Shard, ShardCheck
 from relay.table import Column, TableSchema
 from relay.token import EventToken
 
-STREAMED_PAGE = 256 << 10
-"""Approximate bytes of changes in one page of a shard that pushes its changes."""
+STREAMED_PAGE = 256 << 10  # approximate bytes of changes in one page of a shard that pushes its changes
 
 
 @dataclass(frozen=True, slots=True)
 class PageCounts:
-    """Counts of one page. ``records``: sent by the source, including any that ``start`` discards. ``size``: in bytes.
+    """Counts of one page."""
 
-    ``behind``: changes that are older than one before them; their tokens carry the later time.
-    """
-
-    records: int = 0
-    size: int = 0
-    behind: int = 0
+    records: int = 0  # sent by the source, including any that ``start`` discards
+    size: int = 0  # bytes
+    behind: int = 0  # changes that are older than one before them; their tokens carry the later time
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +38,19 @@ class Page:
 
     shard: Shard
     changes: Sequence[Change]
-    position: Position | None
-    """The position after ``changes`` and all earlier pages, or None if nothing was ever read."""
-    token: EventToken | None
-    """The timestamp of the last change read so far, even if ``start`` discarded it."""
-    progress: float | None
-    """Seconds up to which the shard has been read, by the source's clock and not clamped, or None if unknown."""
-    begun: float
-    """The time before the read, by the source's clock."""
+    position: Position | None  # the position after ``changes`` and all earlier pages, or None if nothing was ever read
+    token: EventToken | None  # the timestamp of the last change read so far, even if ``start`` discarded it
+    progress: float | None  # seconds up to which it was read, by the source's clock, not clamped; or None
+    begun: float  # the time before the read, by the source's clock
     counts: PageCounts = PageCounts()
-    pause: float | None = None
-    """Seconds from this read to the next, 0 if more probably waits. None: the reader pool decides."""
-    end: LastPage | None = None
-    """Set if the shard is closed and this is its last page."""
-    gap: Gap | None = None
-    """Changes that the source has dropped. The changes of this page come after them."""
-    at_head: bool = False
-    """The shard is open but has long been quiet, so nothing waits as far as a source without heads can tell."""
-    tables: Sequence[TableSchema] = ()
-    """Schemas of the tables in ``changes``, from sources where they differ from page to page."""
-    reached: float | None = None
-    """Everything committed before this time, in seconds, was read. Only if the source knows its head."""
-    schema_changes: Sequence[SchemaChange] = ()
-    """The statements of the transactions that end in this page."""
-    warning: str | None = None
-    """A problem although the shard can be read, such as a server that has not answered since some time (I10)."""
+    pause: float | None = None  # seconds until the next read, 0 if more waits; None: the pool decides
+    end: LastPage | None = None  # set if the shard is closed and this is its last page
+    gap: Gap | None = None  # changes that the source has dropped; the changes of this page come after them
+    at_head: bool = False  # open, but long quiet, so nothing waits as far as a source without heads can tell
+    tables: Sequence[TableSchema] = ()  # of the tables in ``changes``, if they differ from page to page
+    reached: float | None = None  # all committed before it was read, in seconds, if the source knows its head
+    schema_changes: Sequence[SchemaChange] = ()  # the statements of the transactions that end in this page
+    warning: str | None = None  # a problem although it can be read, such as a server that does not answer
 
     @property
     def finished(self) -> bool:
@@ -106,12 +90,9 @@ ReadResult = Page | Unreadable | UnknownShard
 class StartingPoints:
     """Where the config says reading begins, decided once for each stream."""
 
-    shards: Mapping[str, Start]
-    """The start of each shard."""
-    decided_at: float
-    """When the plan was made, in seconds since the epoch. The heads of the shards were read just before."""
-    lost: Mapping[str, Position] = field(default_factory=dict)
-    """Shards that should continue at a position that the source has dropped."""
+    shards: Mapping[str, Start]  # the start of each shard
+    decided_at: float  # when the plan was made, in seconds since the epoch, just after the heads were read
+    lost: Mapping[str, Position] = field(default_factory=dict)  # shards whose position the source has dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +100,16 @@ class Opening:
     """Where and how a shard is opened."""
 
     shard: Shard
-    start: Start
-    """Where reading begins if there is no checkpoint with a position."""
-    checkpoint: ShardCheckpoint | None = None
-    """The last committed checkpoint, or None."""
-    floor: int = 0
-    """The lowest timestamp that a token may get, in seconds."""
-    read_until: float = 0.0
-    """Seconds up to which the topic is complete; what the source has dropped since then is a gap."""
-    parents: Mapping[str, ShardCheckpoint] = field(default_factory=dict)
-    """How the parents ended, by shard."""
+    start: Start  # where reading begins if there is no checkpoint with a position
+    checkpoint: ShardCheckpoint | None = None  # the last committed checkpoint, or None
+    floor: int = 0  # the lowest timestamp that a token may get, in seconds
+    read_until: float = 0.0  # seconds up to which the topic is complete; what was dropped since then is a gap
+    parents: Mapping[str, ShardCheckpoint] = field(default_factory=dict)  # how the parents ended, by shard
     keys: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     """Key columns, hash columns first, of each table that was ever relayed; it may no longer exist."""
-    hashed: Mapping[str, int] = field(default_factory=dict)
-    """How many key columns of each table choose the partition. Only if the source has journals."""
-    is_awaited: bool = False
-    """Returns whether somebody waits until the shard is read to its head."""
-    is_closed: Callable[[], bool] = lambda: False
-    """Returns whether the newest listing shows the shard as closed. Any thread may call it."""
+    hashed: Mapping[str, int] = field(default_factory=dict)  # how many key columns choose the partition, with journals
+    is_awaited: bool = False  # whether somebody waits until the shard is read to its head
+    is_closed: Callable[[], bool] = lambda: False  # whether the newest listing has it closed; any thread may call it
 
     @property
     def position(self) -> Position | None:
@@ -153,8 +126,7 @@ class ShardReader(Protocol):
     """Reads one shard, in order. Used by one thread at a time."""
 
     shard: Shard
-    streams: bool
-    """Whether the source pushes changes: ``read`` waits up to half a second for them, and is called again at once."""
+    streams: bool  # whether the source pushes changes: ``read`` waits half a second for them, and again at once
 
     def close(self) -> None:
         """Close connections. Called once, by the last thread that read or a later one."""
@@ -168,39 +140,29 @@ class Segment:
     """One part of a snapshot: number ``number`` of ``count``, read under the name ``shard``."""
 
     shard: Shard
-    snapshot: Snapshot
-    """Its ``as_of`` was set when the snapshot began."""
+    snapshot: Snapshot  # its ``as_of`` was set when the snapshot began
     number: int
     count: int
-    position: Position | None = None
-    """Where reading continues. Its ``rows`` is the number of rows already read."""
-    part: SnapshotPart = field(default_factory=SnapshotPart)
-    """What the segment reads, as ``measure`` named it."""
-    published: Callable[[], Mapping[str, ShardCheckpoint]] = dict
-    """Returns the committed checkpoints of the stream, by shard."""
+    position: Position | None = None  # where reading continues; its ``rows`` is the number of rows already read
+    part: SnapshotPart = field(default_factory=SnapshotPart)  # what the segment reads, as ``measure`` named it
+    published: Callable[[], Mapping[str, ShardCheckpoint]] = dict  # the stream's committed checkpoints
 
 
 class Measured(NamedTuple):
-    """What a snapshot has to read, in ``segments``, with an estimate of its ``rows``. ``parts``: one for each segment.
-
-    ``left_out``: tables that cannot be read.
-    """
+    """What a snapshot has to read, in ``segments``, with an estimate of its ``rows``."""
 
     segments: int
     rows: int
-    parts: Sequence[SnapshotPart] = ()
-    left_out: Sequence[str] = ()
+    parts: Sequence[SnapshotPart] = ()  # one for each segment
+    left_out: Sequence[str] = ()  # tables that cannot be read
 
 
 class SnapshotSource(Protocol):
     """Reads the rows of a source's tables beside its stream."""
 
-    is_selective: bool
-    """Whether the config names the tables: a table added there may already have rows."""
-    margin: float
-    """Seconds between a READ and older changes that it may replace: clocks differ, and times are rounded."""
-    reads_at_once: int
-    """How many segments a worker reads at once: more only where their reads wait for the network most of the time."""
+    is_selective: bool  # whether the config names the tables: a table added there may already have rows
+    margin: float  # seconds between a READ and older changes that it may replace: clocks differ, and times are rounded
+    reads_at_once: int  # segments that a worker reads at once: more only where reads mostly wait for the network
 
     def is_initial(self, plan: Plan) -> bool:
         """Whether reading a stream with this ``plan`` begins with a snapshot."""
@@ -228,8 +190,7 @@ class Source(Protocol):
     name: str
     start: str
     on_gap: Literal["fail", "skip", "resnapshot"]
-    has_journals: bool
-    """Whether journals of parents, not listings, announce their children: see ``relay.stream.journals``."""
+    has_journals: bool  # whether journals of parents announce children: see ``relay.stream.journals``
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -302,14 +263,10 @@ class CheckedTable:
 
     schema: TableSchema
     findings: Sequence[Finding] = ()
-    for_copy: Sequence[Finding] = ()
-    """Findings about what a copy needs and the table's changes lack; empty if nothing is missing."""
-    columns: Sequence[Column] = ()
-    """All columns of the table; empty if its rows may have others."""
-    seen: Collection[str] = ()
-    """The names found in a sample of rows, if rows may have other columns; empty if none was looked at."""
-    partial: str = ""
-    """Why some changes lack the row before or after, and what to do; empty if every change has both."""
+    for_copy: Sequence[Finding] = ()  # what a copy needs and the table's changes lack
+    columns: Sequence[Column] = ()  # all columns of the table; empty if its rows may have others
+    seen: Collection[str] = ()  # names found in a sample of rows, if rows may have other columns
+    partial: str = ""  # why some changes lack the row before or after, and what to do; empty if every change has both
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,10 +320,8 @@ class SourceKind:
     """
 
     open: Callable[[Any], Source]
-    find_tables: Callable[[Any], Iterable[str]]
-    """Finds the tables of an entry that names none."""
-    check: Callable[[Any], CheckedSource]
-    """Checks for everything that the relay needs, and changes nothing."""
+    find_tables: Callable[[Any], Iterable[str]]  # finds the tables of an entry that names none
+    check: Callable[[Any], CheckedSource]  # checks for everything that the relay needs, and changes nothing
     rows: Callable[[Any, Callable[[], Sequence[Opening]], Iterable[str]], Iterator[SourceRows]]
     """Opens tables of the entry, the third argument, one after another. The second returns the unfinished shards.
 

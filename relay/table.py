@@ -8,14 +8,11 @@ WITH_DECIMALS = ("datetime", "time")
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A primary key column. ``type``: ``S``, ``N`` or ``B`` for DynamoDB, for SQL the name of a `ColumnType`.
-
-    ``sql``: the SQL name of the type, if ``type`` does not imply it: see `SqlType.told`.
-    """
+    """A primary key column."""
 
     name: str
-    type: str
-    sql: str = ""
+    type: str  # ``S``, ``N`` or ``B`` for DynamoDB, for SQL the name of a `ColumnType`
+    sql: str = ""  # the SQL name of the type, if ``type`` does not imply it: see `SqlType.told`
 
     @property
     def has_decimals(self) -> bool:
@@ -24,16 +21,14 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a row. ``type``: the name of a `ColumnType`. ``sql``: as for `KeyColumn`.
-
-    ``is_address``: whether drivers return its bytes as text, as they do for a UUID. A stream does not say so.
-    ``detail``: the rest of its SQL type, as `detail_of` writes it, for an envelope that says it.
-    """
+    """A column of a row."""
 
     name: str
-    type: str
-    sql: str = ""
+    type: str  # the name of a `ColumnType`
+    sql: str = ""  # as for `KeyColumn`
+    # Whether drivers return its bytes as text, as they do for a UUID. A stream does not say so.
     is_address: bool = field(default=False, compare=False)
+    # The rest of its SQL type, as `detail_of` writes it, for an envelope that says it.
     detail: str = field(default="", compare=False)
 
     @property
@@ -43,23 +38,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """The columns of one table, which its changes have.
-
-    ``key``: the full primary key; its first ``hash_columns`` columns are the hash key, which chooses the partition.
-    ``row``: the columns of a row image, or None if images are DynamoDB-typed JSON text. ``protected``: the columns
-    whose values are not published, each with ``exclude``, ``mask`` or ``hash``. ``details``: by column, its
-    `Column.detail`, if the envelope says it. ``is_key_only``: whether no more than the key is known, and even of that
-    no details.
-    """
+    """The columns of one table, which its changes have."""
 
     source: str
     table: str
-    key: tuple[KeyColumn, ...]
-    hash_columns: int
-    row: tuple[Column, ...] | None = None
-    protected: tuple[tuple[str, str], ...] = ()
-    details: tuple[tuple[str, str], ...] = ()
-    is_key_only: bool = False
+    key: tuple[KeyColumn, ...]  # the full primary key, the hash key first
+    hash_columns: int  # how many columns the hash key has, which chooses the partition
+    row: tuple[Column, ...] | None = None  # the columns of a row image; None if it is DynamoDB-typed JSON text
+    protected: tuple[
+        tuple[str, str], ...
+    ] = ()  # columns that are not published, with ``exclude``, ``mask`` or ``hash``
+    details: tuple[tuple[str, str], ...] = ()  # by column, its `Column.detail`, if the envelope says it
+    is_key_only: bool = False  # whether no more than the key is known, and even of that no details
 
     @property
     def protection(self) -> str:

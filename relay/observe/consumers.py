@@ -22,9 +22,7 @@ from relay.observe.history import History, Totals
 from relay.observe.status_json import FORMAT
 from relay.process.store_memory import ServerMemory
 
-STALLED_AFTER = 300.0
-"""Seconds for a consumer with waiting records to apply a batch. A batch may be large, or merge small files."""
-
+STALLED_AFTER = 300.0  # seconds for a consumer with waiting records to apply a batch, which may merge small files
 _LOOP = 5  # failures without a batch in between that make a loop: all quick attempts at one batch
 _PATIENCE = 60.0  # seconds of failing that make one; as long without failures, an idle consumer is well
 _LOOKS = 1000  # failures that are kept at most
@@ -36,18 +34,14 @@ _RECENT = 300.0  # how many seconds the lag of a batch is shown
 
 @dataclass(eq=False, kw_only=True)
 class ConsumerWatch:
-    """The state of one consumer, as its threads report it.
-
-    ``tombstone_ttl``: the cache's, in seconds; None for other consumers. ``apply_every``: seconds that records may wait
-    for a batch. ``stalled_after``: seconds beyond that. ``clock``: returns monotonic seconds.
-    """
+    """The state of one consumer, as its threads report it. ``clock``: returns monotonic seconds."""
 
     name: str = field(kw_only=False)
     topics: Sequence[str] = field(kw_only=False)
     counted: ConsumerMetrics = field(kw_only=False)
-    tombstone_ttl: float | None = None
-    apply_every: float = 0.0
-    stalled_after: float = STALLED_AFTER
+    tombstone_ttl: float | None = None  # the cache's, in seconds
+    apply_every: float = 0.0  # seconds that records may wait for a batch
+    stalled_after: float = STALLED_AFTER  # seconds beyond that
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:

@@ -8,28 +8,16 @@ from relay.kafka.checkpoints import partition_of
 from relay.observe.liveness import Liveness, Uncommitted
 from relay.observe.status import SourceView, WorkerStatus
 
-STALLED_AFTER = 60.0
-"""Seconds without a turn of the main loop, or since a successful poll was due. The longest backoff is 5 s."""
-
-_LISTING_INTERVAL = 60.0
-"""Seconds between two listings of shards when nothing happens."""
-
-_LONGEST_READ = 240.0
-"""Seconds after which a read fails by itself: it waits for a thread, and its calls give up after a minute each."""
-
-_CHECKPOINT_EVERY = 10.0
-"""Seconds between two checkpoints of an idle shard."""
-
-_IDLE_READS = 250
-"""Reads per second that the idle shards of a worker share."""
+STALLED_AFTER = 60.0  # seconds without a turn of the main loop, or since a poll was due; the longest backoff is 5 s
+_LISTING_INTERVAL = 60.0  # seconds between two listings of shards when nothing happens
+_LONGEST_READ = 240.0  # seconds after which a read fails by itself: its calls give up after a minute each
+_CHECKPOINT_EVERY = 10.0  # seconds between two checkpoints of an idle shard
+_IDLE_READS = 250  # reads per second that the idle shards of a worker share
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A shard, a source, or the worker itself (both None) that has made no progress for ``seconds``.
-
-    ``hangs``: it neither advances nor fails, so a restart may help.
-    """
+    """A shard, a source, or the worker itself (both None) that has made no progress for ``seconds``."""
 
     what: str
     seconds: float
@@ -37,7 +25,7 @@ class Stall:
     stream: str | None = None
     shard: str | None = None
     error: str | None = None
-    hangs: bool = False
+    hangs: bool = False  # it neither advances nor fails, so a restart may help
 
 
 def find_stalls(
@@ -51,8 +39,7 @@ def find_stalls(
 ) -> list[Stall]:
     """Return everything without progress for ``limit`` seconds, and everything that waits for a person.
 
-    ``turned``: the monotonic time of the main loop's last turn, None before the first. ``now``: the monotonic time.
-    ``wall``: seconds since the epoch. ``liveness``: the progress seen in earlier statuses.
+    ``turned``: when the main loop last turned, in monotonic seconds like ``now``, or None. ``wall``: since the epoch.
     """
     found: list[Stall] = []
     liveness = liveness or Liveness()

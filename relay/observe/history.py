@@ -18,11 +18,8 @@ from relay.errors import with_file
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 5.0
-"""Seconds from one sample to the next."""
-
-KEPT = 180
-"""The number of samples kept. One takes about 200 bytes in memory, and 45 in ``/status.json``."""
+INTERVAL = 5.0  # seconds from one sample to the next
+KEPT = 180  # the number of samples kept; one takes about 200 bytes in memory, and 45 in ``/status.json``
 
 
 class Totals(NamedTuple):
@@ -34,20 +31,13 @@ class Totals(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """``at``: seconds since the epoch. ``rate``: changes published a second since the last sample.
-
-    ``lag``: seconds of the open shard in this worker that is furthest behind, or None without one. ``latency``: mean
-    seconds from commit in the database to publishing, or None if nothing was published.
-    """
-
-    at: int
-    rate: float
-    lag: float | None
-    latency: float | None
+    at: int  # seconds since the epoch
+    rate: float  # changes published a second since the last sample
+    lag: float | None  # seconds of the open shard in this worker that is furthest behind
+    latency: float | None  # mean seconds from commit in the database to publishing
 
 
-EVENTS = 20
-"""The number of events kept."""
+EVENTS = 20  # the number of events kept
 
 _LEVELS = ("warning", "error", "critical")
 _OF_KAFKA = "relay.kafka.librdkafka"  # Kafka's client logs many lines, and the relay reports their consequences
@@ -57,10 +47,8 @@ _PATIENCE = 2.0  # seconds to wait for the disk at the end
 
 
 class Event(NamedTuple):
-    """``at``: seconds since the epoch. ``kind``: the event of the log line, or its level if it has none."""
-
-    at: float
-    kind: str
+    at: float  # seconds since the epoch
+    kind: str  # the event of the log line, or its level if it has none
     what: str
 
 

@@ -8,23 +8,18 @@ from dataclasses import dataclass
 from relay.observe.status import SourceView, WorkerStatus
 from relay.records import StreamId
 
-_MOOT_AFTER = 30.0
-"""Seconds after which a failed commit no longer counts if nothing waits: an open shard makes a checkpoint every ten."""
-
+_MOOT_AFTER = 30.0  # seconds after which a failed commit no longer counts if nothing waits
 _LOOK_EVERY = 5.0  # seconds; a look takes some milliseconds with 10,000 shards
 
 
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
-    """``since``: when something began to wait for a commit. ``failures``: failed attempts since then.
-
-    ``why``: the reason of the last failure, at ``failed_at``. Times are monotonic seconds.
-    """
+    """What waits for a commit. Times are monotonic seconds."""
 
     since: float
-    failures: int = 0
-    failed_at: float = -math.inf
-    why: str = ""
+    failures: int = 0  # failed attempts since then
+    failed_at: float = -math.inf  # the last of them
+    why: str = ""  # its reason
 
     def __str__(self) -> str:
         if not self.failures:
@@ -42,22 +37,16 @@ class Advance:
 
 
 class Liveness:
-    """What has advanced. The worker's thread calls the methods; any thread reads the attributes.
-
-    ``uncommitted``: None if nothing waits for a commit. ``advances``: the unfinished readable shards of all workers.
-    ``differs_since``: since when another worker has had other sources. ``outside_since``: since when this worker is not
-    in the group. ``started``: when this process began. ``turned``: when the main loop last began a turn, or None.
-    ``clock``: monotonic seconds.
-    """
+    """What has advanced. The worker's thread calls the methods; any thread reads the attributes."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.started = clock()
-        self.turned: float | None = None
-        self.uncommitted: Uncommitted | None = None
-        self.advances: Mapping[StreamId, Mapping[str, Advance]] = {}
-        self.differs_since: float | None = None
-        self.outside_since: float | None = None
+        self.started = clock()  # when this process began
+        self.turned: float | None = None  # when the main loop last began a turn
+        self.uncommitted: Uncommitted | None = None  # None if nothing waits for a commit
+        self.advances: Mapping[StreamId, Mapping[str, Advance]] = {}  # unfinished readable shards of all workers
+        self.differs_since: float | None = None  # since when another worker has had other sources
+        self.outside_since: float | None = None  # since when this worker is not in the group
         self._look_at = -math.inf
 
     @property

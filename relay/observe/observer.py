@@ -25,19 +25,14 @@ _STATUS_INTERVAL = 1.0
 
 @dataclass(eq=False, kw_only=True)
 class Observer(Collector):
-    """Passes the state of one worker to HTTP. ``file``: the config file, for commands in messages.
-
-    ``keeps_status``: whether somebody can ask for the status; otherwise only counters are kept. ``stalled_after``:
-    seconds, see ``health``. ``clock``: returns monotonic seconds, as the reader pool's does. ``wall``: returns seconds
-    since the epoch.
-    """
+    """Passes the state of one worker to HTTP."""
 
     name: str = field(kw_only=False)
     worker: int = field(default=0, kw_only=False)
-    file: str = "relay.yaml"
-    keeps_status: bool = False
+    file: str = "relay.yaml"  # the config, for commands in messages
+    keeps_status: bool = False  # whether somebody can ask for the status; otherwise only counters are kept
     stalled_after: float = health.STALLED_AFTER
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.monotonic  # as the reader pool's
     wall: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:

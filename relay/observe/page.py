@@ -14,8 +14,7 @@ from relay.observe.observer import Observer
 from relay.observe.status_json import FORMAT
 from relay.observe.verdict import judge, span
 
-MOST_ROWS = 500
-"""The most shards on the page; ``/status.json`` has all of them."""
+MOST_ROWS = 500  # the most shards on the page; ``/status.json`` has all of them
 
 
 def _own(name: str) -> str:

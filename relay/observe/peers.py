@@ -22,21 +22,13 @@ from relay.process.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
-_LOOK = 15.0
-"""Seconds between two looks for consumers."""
-
-_PATIENCE = 1.0
-"""Seconds for which whoever asks waits for a look that begins."""
-
-_SECONDS = 2.0
-"""The timeout of a connection, and of each read. A page waits for the slowest peer."""
-
-_LARGEST = 32_000_000
-"""The most bytes that are read of one status."""
+_LOOK = 15.0  # seconds between two looks for consumers
+_PATIENCE = 1.0  # seconds for which whoever asks waits for a look that begins
+_SECONDS = 2.0  # the timeout of a connection, and of each read; a page waits for the slowest peer
+_LARGEST = 32_000_000  # the most bytes that are read of one status
 
 
-Found = Mapping[str, Sequence[str]]
-"""Which consumers serve their status where, by address."""
+Found = Mapping[str, Sequence[str]]  # which consumers serve their status where, by address
 
 
 class FoundConsumers:

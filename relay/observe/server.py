@@ -33,25 +33,16 @@ from relay.process.supervisor import WORKER_NUMBER, WORKERS
 
 log = logging.getLogger(__name__)
 
-STALLED_AFTER = "RELAY_STALLED_AFTER"
-"""The environment variable for the seconds without progress after which ``/healthz`` is red. Default: 60."""
-
+STALLED_AFTER = "RELAY_STALLED_AFTER"  # the variable for the seconds without progress until ``/healthz`` is red
 _JSON = "application/json"
-_REQUEST_SECONDS = 10.0
-"""Seconds from the connection to the last byte of the answer, however slowly the client sends and reads."""
+_REQUEST_SECONDS = 10.0  # seconds from the connection to the last byte of the answer, however slow the client is
+_CONNECTIONS = 32  # the most connections, each with its own thread; beyond that, a new client replaces the oldest
 
-_CONNECTIONS = 32
-"""The most connections, each with its own thread. Beyond that, a new client replaces the oldest."""
-
-PROBES = ("/healthz", "/livez", "/readyz")
-"""The paths for probes, which cannot keep a secret: answered without credentials, but then without details."""
-
-HttpAnswer = tuple[int, str, bytes]
-"""Status code, content type, body."""
+PROBES = ("/healthz", "/livez", "/readyz")  # for probes, which cannot keep a secret, and so get no details
+HttpAnswer = tuple[int, str, bytes]  # status code, content type, body
 
 
-Observed = Observer | ConsumersObserver | VerifierObserver
-"""What a server shows: a worker, consumers or a verifier. Any thread may call it."""
+Observed = Observer | ConsumersObserver | VerifierObserver  # any thread may call it
 
 
 @contextmanager

@@ -18,57 +18,46 @@ from relay.records import (
 
 
 class Poll(NamedTuple):  # created for every open shard, in a third of the time of a frozen dataclass
-    """The polls of a shard that is open in this worker.
+    """The polls of a shard that is open in this worker, in monotonic seconds."""
 
-    ``polled``: the monotonic time of the last successful read, or of its opening. ``failures``: failed reads since;
-    ``error``: the error of the last one. ``wait``: the scheduled seconds from ``polled`` to the next read.
-    ``reading_since``: when the read that is under way began, or None if there is none.
-    """
-
-    polled: float
-    failures: int
-    error: str | None
-    wait: float = 0.0
-    reading_since: float | None = None
+    polled: float  # the last successful read, or the opening
+    failures: int  # failed reads since
+    error: str | None  # of the last of them
+    wait: float = 0.0  # scheduled seconds from ``polled`` to the next read
+    reading_since: float | None = None  # when the read that is under way began
 
 
 class LatestListing(NamedTuple):
-    """The shards of the latest listing. ``at``: when it began, in seconds since the epoch, 0 before the first.
-
-    ``wanted_at``: when a listing was last requested. ``took``: the duration of the latest, in seconds.
-    """
+    """The latest listing of shards. Times are seconds since the epoch."""
 
     shards: Mapping[str, Shard]
-    at: float
-    wanted_at: float
-    took: float = 0.0
+    at: float  # when it began, 0 before the first
+    wanted_at: float  # when one was last requested
+    took: float = 0.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """One source. ``checkpoints``: the committed ones of all workers. ``low_watermark``: see ``relay.stream.progress``.
-    ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while a snapshot is
-    running. ``held_up_since``: since when, in seconds since the epoch, this worker has been making its plan or
-    connecting to its stream, or None. ``pending_gaps``: the gaps that a person has to decide about, as on the gaps
-    topic. ``set_aside``: the shards and segments that wait for a person, None for the whole stream, with the monotonic
-    time since when, and why. ``has_snapshots``: whether its tables can be read again. ``repaired``: the ids of gaps
-    that a snapshot repairs or has repaired. ``left_out``: the tables that cannot be relayed, by name, and why.
+    """One source. ``held_up_since``: since when this worker makes its plan or connects to its stream, since the epoch.
+
+    ``set_aside``: the shards and segments that wait for a person, None for the whole stream, with the monotonic time
+    since when, and why.
     """
 
     stream: StreamId
     plan: Plan | None
-    checkpoints: Mapping[str, ShardCheckpoint]
+    checkpoints: Mapping[str, ShardCheckpoint]  # the committed ones of all workers
     listing: LatestListing
-    low_watermark: float | None
+    low_watermark: float | None  # see ``relay.stream.progress``
     open: Mapping[str, Poll]
-    segments: Mapping[str, Poll]
-    rows: tuple[int, int] | None
+    segments: Mapping[str, Poll]  # the snapshot segments open in this worker
+    rows: tuple[int, int] | None  # read and estimated, while a snapshot is running
     held_up_since: float | None = None
-    pending_gaps: tuple[Mapping[str, Any], ...] = ()
+    pending_gaps: tuple[Mapping[str, Any], ...] = ()  # those that a person has to decide about, as on the gaps topic
     set_aside: tuple[tuple[str | None, float, str], ...] = ()
-    has_snapshots: bool = True
-    repaired: frozenset[str] = frozenset()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    has_snapshots: bool = True  # whether its tables can be read again
+    repaired: frozenset[str] = frozenset()  # the ids of gaps that a snapshot repairs or has repaired
+    left_out: Mapping[str, str] = field(default_factory=dict)  # the tables that cannot be relayed, and why
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""
@@ -108,24 +97,20 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker. ``joined``: whether it is a member of the group and has passed the fence with some partitions.
+    """A worker. ``checkpoints_read_at``: by partition, the monotonic time up to which all that was committed is known.
 
-    ``gained``: the partitions that have not passed it, which may take ``barrier_timeout`` seconds. ``read_delay``:
-    seconds that a read which is due has to wait for others. ``checkpoints_read_at``: by partition of the topic
-    ``checkpoints``, the monotonic time up to which everything committed to it is known. ``differences``: what
-    other workers of the relay have other than this one. ``absent``: the sources that are not connected, or refused,
-    each with the monotonic time since when, and why. ``topics``: by source and table.
+    ``absent``: the sources that are not connected, or refused, each with the monotonic time since when, and why.
     """
 
     group: str
-    joined: bool
+    joined: bool  # whether it is a member of the group and has passed the fence with some partitions
     owned: frozenset[int]
-    gained: frozenset[int]
+    gained: frozenset[int]  # the partitions that have not passed it
     sources: tuple[SourceView, ...]
-    barrier_timeout: float = 0.0
-    read_delay: float = 0.0
-    checkpoints: str = ""
+    barrier_timeout: float = 0.0  # seconds that this may take
+    read_delay: float = 0.0  # seconds that a read which is due has to wait for others
+    checkpoints: str = ""  # the topic
     checkpoints_read_at: Mapping[int, float] = field(default_factory=dict)
-    differences: Sequence[str] = ()
+    differences: Sequence[str] = ()  # what other workers of the relay have other than this one
     absent: Sequence[tuple[str, float, str]] = ()
-    topics: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    topics: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by source and table

@@ -11,8 +11,7 @@ from relay.observe.status import Poll, SourceView, WorkerStatus
 FORMAT = 2
 """Of ``/status.json``: the page shows only peers with the same. Raise it for each key that is new, gone or changed."""
 
-LISTED = "listed"
-"""The state of a shard that has no checkpoint yet."""
+LISTED = "listed"  # the state of a shard that has no checkpoint yet
 
 
 def report(status: WorkerStatus | None, now: float, wall: float) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from typing import Any
 _CONSUMERS = "the consumers"
 _CONSUMER_ALERTS = {"is set aside": "RelayConsumerTableSetAside", "is bypassed": "RelayCacheBypassed"}
 
-BEHIND = 120.0
-"""Only more lag than this is shown, in seconds: less passes by itself, for example after a start."""
+BEHIND = 120.0  # only more lag than this is shown, in seconds: less passes by itself, for example after a start
 
 _STATES = {
     "Stalled": ("bad", "Something makes no progress.", "RelayStalled"),
@@ -29,18 +28,13 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``state``: the state that it puts at the top of the page. ``seconds``: how long it has lasted, if that is known.
-
-    ``commands``: complete command lines. ``alert``: an alert that replaces the alert of the state.
-    """
-
-    state: str
+    state: str  # at the top of the page
     what: str
     reason: str = ""
     where: str = ""
-    seconds: float | None = None
-    commands: tuple[str, ...] = ()
-    alert: str = ""
+    seconds: float | None = None  # how long it has lasted, if that is known
+    commands: tuple[str, ...] = ()  # complete command lines
+    alert: str = ""  # instead of the alert of the state
 
 
 def judge(known: Mapping[str, Any]) -> dict[str, Any]:

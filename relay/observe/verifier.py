@@ -53,22 +53,18 @@ VERIFIER_CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(
 
 @dataclass(slots=True)
 class Accusation:
-    """A key of a sink that has been wrong for ``seconds``, or its consumer, which has no ``key``.
-
-    ``at``, ``ended_at``: seconds since the epoch, when it was accused, and found right again. ``history``: the changes
-    and looks that led here, the oldest first.
-    """
+    """A key of a sink that has been wrong for ``seconds``, or its consumer, which has no ``key``."""
 
     sink: str
     kind: str
     table: str
     key: Mapping[str, str]
     seconds: float
-    at: float
+    at: float  # when it was accused, in seconds since the epoch
     reason: str
     columns: Sequence[str] = ()
-    history: Sequence[Mapping[str, Any]] = ()
-    ended_at: float | None = None
+    history: Sequence[Mapping[str, Any]] = ()  # the changes and looks that led here, the oldest first
+    ended_at: float | None = None  # when it was found right again
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -76,20 +72,15 @@ class Accusation:
 
 @dataclass(slots=True)
 class _Counts:
-    """Of one sink. ``within``: samples that did not differ for as long as each bound, of ``judged`` samples.
+    """Of one sink."""
 
-    ``looked_at``: when the last complete look ended. ``blind``: why the one after it was not complete. ``unknown``: how
-    many samples are unknown for each reason, of which ``said`` were reported.
-    """
-
-    looked_at: float
-
+    looked_at: float  # when the last complete look ended
     outcomes: Counter[str] = field(default_factory=Counter)
-    within: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
-    said: int = 0
-    judged: int = 0
-    blind: str | None = None
+    within: Counter[str] = field(default_factory=Counter)  # samples that did not differ for as long as each bound
+    unknown: Counter[str] = field(default_factory=Counter)  # samples, by reason
+    said: int = 0  # how many of these reasons were reported
+    judged: int = 0  # samples
+    blind: str | None = None  # why the look after the last complete one was not complete
 
     def blind_seconds(self, now: float) -> float:
         """Return since when there was no complete look, 0 unless one has failed or takes too long to be under way."""

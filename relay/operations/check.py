@@ -42,8 +42,7 @@ T = TypeVar("T")
 
 _SOCKET_TIMEOUT = 5.0
 
-Check = Callable[[], str | list[Finding]]
-"""Returns a message if all is well, or findings; raises a ``RelayError`` for a problem."""
+Check = Callable[[], str | list[Finding]]  # returns a message or findings; raises a ``RelayError`` for a problem
 
 
 def run(config: Config, *, offline: bool = False) -> Iterator[Finding]:

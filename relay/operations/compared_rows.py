@@ -26,15 +26,12 @@ from relay.types.columns import EPOCH, REST, ColumnKind, column_type
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 
-ComparedKey = tuple[str, ...]
-"""The key columns as text: numbers are canonical, binary is base64, times are in UTC."""
+ComparedKey = tuple[str, ...]  # the key columns as text: numbers are canonical, binary is base64, times are in UTC
 
 _PADDING = re.compile(r"\.0*$|(\.\d*[1-9])0+$")
 _NOT_SHOWN: list[str | None] = ["not shown, because of `protect`"] * 2
 _SHOWN = 300  # characters of a value that a message shows
-
-_MEMORY = 8 << 10
-"""KiB for SQLite's cache of pages, and the same for the rows that it sorts at once."""
+_MEMORY = 8 << 10  # KiB for SQLite's cache of pages, and the same for the rows that it sorts at once
 
 
 class ComparedRow(NamedTuple):

@@ -36,29 +36,22 @@ from relay.operations.tail import decode_to_json, json_values
 
 _RELAY = "relay"
 
-_REMEMBERED = 0.9
-"""The part of ``copy.tombstone_retention`` within which a change is redriven: a copy may lag for the rest."""
-
-_Record = tuple[str, bytes, bytes, int, Headers]
-"""The arguments of `Publisher.send`: topic, value, key, partition and headers."""
+_REMEMBERED = 0.9  # of ``copy.tombstone_retention`` a change may be redriven: a copy may lag for the rest
+_Record = tuple[str, bytes, bytes, int, Headers]  # topic, value, key, partition and headers for `Publisher.send`
 
 
 @dataclass
 class DeadLetter:
-    """The headers of a dead letter, without its value. ``chunks``: offset and size of each chunk, by number from 1.
-
-    ``topic``, ``partition``: where the change belongs. ``offset``: where a consumer found a record that it could not
-    decode; None means a change that the relay could not publish in full.
-    """
+    """The headers of a dead letter, without its value, and the ``topic`` and ``partition`` where the change belongs."""
 
     id: str
     headers: Mapping[str, bytes]
     topic: str
     partition: int
-    offset: int | None
+    offset: int | None  # of a record that a consumer could not decode; None if the relay could not publish it in full
     chunk_count: int
     written_at: datetime
-    chunks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    chunks: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset and size, by number from 1
     redriven: bool = False
     dismissed: bool = False
 

@@ -27,8 +27,7 @@ from relay.operations import check, status
 from relay.process.folders import state_folder
 from relay.source import Finding
 
-_SHORTEST = 3
-"""Characters that a secret has at least: a shorter text would be found everywhere."""
+_SHORTEST = 3  # characters that a secret has at least: a shorter text would be found everywhere
 
 _OTHER_URLS = re.compile(r"(?<=://)[^/\s\"\\]+(?=@)|(?<=password=)[^&\s\"\\]+")
 """Users and passwords in URLs that are not from the config. It never matches the quote that ends a JSON string."""

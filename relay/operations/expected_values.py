@@ -39,15 +39,10 @@ class ServedValue:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``truth``: the value that the rows give, if it differs. ``unknown``: why it is unknown, or empty.
-
-    ``misplaced``: whether the rows make another key of the value, so that their changes do not invalidate this one.
-    """
-
     is_same: bool = False
-    truth: bytes | None = None
-    unknown: str = ""
-    misplaced: bool = False
+    truth: bytes | None = None  # the value that the rows give, if it differs
+    unknown: str = ""  # why it is unknown
+    misplaced: bool = False  # whether the rows make another key of it, so that their changes do not invalidate this one
 
 
 _SAME = Comparison(is_same=True)

@@ -19,8 +19,7 @@ from relay.errors import ConfigError
 
 SourceType = Literal["dynamodb", "mysql", "vitess"]
 
-_COLUMN = 34
-"""The column at which comments after values begin."""
+_COLUMN = 34  # the column at which comments after values begin
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ class Wanted:
 _OF_SOURCE = {"tables": "table", "shards": "server", "endpoint_url": "endpoint-url"}
 """The options of the source's keys, where their names differ. The other keys begin with the name of their option."""
 
-Keys = Mapping[str, Sequence[str]]
-"""The key columns of each table."""
+Keys = Mapping[str, Sequence[str]]  # the key columns of each table
 
 
 def draft(path: str, wanted: Wanted, *, look: bool) -> str:

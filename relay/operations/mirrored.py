@@ -23,9 +23,7 @@ from relay.kafka.group_offsets import GroupOffsets
 from relay.kafka.partition_offsets import Partition, offset_bounds
 from relay.operations.status import find_source
 
-_TAIL = 100
-"""How many of a partition's last offsets are read: some of them may be markers of transactions, or unknown schemas."""
-
+_TAIL = 100  # last offsets of a partition that are read: some may be markers of transactions
 _MARGIN = 60  # seconds by which a worker may be late to learn about the others' shards
 
 

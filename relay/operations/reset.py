@@ -35,25 +35,21 @@ from relay.stream.lost_state import SCHEMAS_LOST, LostState
 from relay.stream.planning import Planning
 from relay.stream.watermark_records import key_beside
 
-_JOIN_TIMEOUT = 60.0
-"""Seconds until this process must have become the only member of the group."""
+_JOIN_TIMEOUT = 60.0  # seconds until this process must have become the only member of the group
 
 _PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The effects of a reset. ``removed_keys``: keys of the removed checkpoints. ``workers``: the running workers.
-
-    ``snapshot``: the control record of the snapshot that begins again, or None if none was unfinished.
-    """
+    """The effects of a reset."""
 
     stream: StreamId
     plan: Plan
     gap: Gap
-    removed_keys: tuple[bytes, ...]
-    workers: tuple[str, ...]
-    snapshot: SnapshotControl | None = None
+    removed_keys: tuple[bytes, ...]  # of checkpoints
+    workers: tuple[str, ...]  # the running ones
+    snapshot: SnapshotControl | None = None  # of the unfinished snapshot, which begins again
 
     @property
     def start(self) -> str:

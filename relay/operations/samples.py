@@ -18,35 +18,26 @@ from relay.operations.verify_tables import AppliedTime
 FIRST, WITHIN = min(BOUNDS.values()), max(BOUNDS.values())
 """Seconds until the first look at a change, and for how long a difference lasts that may be accused."""
 
-PATIENCE = ROUNDS * WITHIN
-"""Seconds after which a sample that is neither right nor wrong is unknown."""
-
-PICKED = 50
-"""Keys that a look for random keys of a sink takes."""
-
+PATIENCE = ROUNDS * WITHIN  # seconds after which a sample that is neither right nor wrong is unknown
+PICKED = 50  # keys that a look for random keys of a sink takes
 _AT_RANDOM = 300.0  # seconds between two such looks
 _CANDIDATES = 200  # of the changes of a round
 _SAMPLES = 2_000  # of one sink that wait for a look
 _PASSED = 10_000  # keys of one sink whose changes have passed
 _EVENTS = 20  # of the history of a sample
-
-Key = tuple[str, tuple[str, ...]]
-"""A table and the texts of its key columns; of the cache, no table and the cache key."""
+Key = tuple[str, tuple[str, ...]]  # a table and the texts of its key columns; of the cache, no table and the cache key
 
 _CONSUMER: Key = ("", ())
 
 
 @dataclass(slots=True)
 class WatchedKey:
-    """A sample. ``due``: when it is looked at. ``lasted``: the longest that it differed, in seconds.
-
-    ``unread``: why the last look could not read it, or empty.
-    """
+    """A sample."""
 
     suspicion: Suspicion
-    due: float
-    lasted: float = 0.0
-    unread: str = ""
+    due: float  # when it is looked at
+    lasted: float = 0.0  # the longest that it differed, in seconds
+    unread: str = ""  # why the last look could not read it
     history: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_EVENTS))  # I11
 
     def changes(self) -> list[dict[str, Any]]:

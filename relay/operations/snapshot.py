@@ -27,15 +27,12 @@ from relay.snapshots.control import fulfilled_by, is_running, is_stopped
 
 @dataclass(frozen=True, slots=True)
 class RequestedSnapshot:
-    """The effect of a request. ``resumed``: a stopped snapshot continues. ``workers``: how many are running.
-
-    ``behind``: the id of the snapshot that it waits for, or None if none is running.
-    """
+    """The effect of a request."""
 
     request: SnapshotRequest
-    resumed: bool
-    behind: str | None
-    workers: int
+    resumed: bool  # a stopped snapshot continues
+    behind: str | None  # the id of the running snapshot that it waits for
+    workers: int  # how many are running
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values. ``tables``: None for all of them."""

@@ -39,50 +39,41 @@ from relay.stream.progress import resume_timestamp
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard. Times are seconds since the epoch. ``owner``: None while no worker owns it.
-
-    ``lag_seconds``: see ``relay.records.lag``; None once it has ended. ``lag_records``: None, as no source reports it.
-    """
+    """One shard. Times are seconds since the epoch."""
 
     shard: str
     state: str
-    owner: Mapping[str, str] | None
+    owner: Mapping[str, str] | None  # None while no worker owns it
     position: Mapping[str, Any] | None
     token: Mapping[str, Any] | None
     parents: Sequence[str]
     start: Mapping[str, Any] | None
     progress: float | None
-    lag_seconds: float | None
-    lag_records: int | None
+    lag_seconds: float | None  # see ``relay.records.lag``; None once it has ended
+    lag_records: int | None  # None, as no source reports it
     gap: str | None
     updated_at: float
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """One source. ``stream``: the label of its current stream, None before the first run.
-
-    ``watermark``: what ``lag_seconds`` counts from, see ``relay.records.lag``. ``resume_timestamp``: see
-    ``relay.stream.progress``. Both are None before the first run.
-    ``missing``: the ids of gaps that were skipped and that no snapshot repairs. ``has_snapshots``: whether its tables
-    can be read again.
-    """
+    """One source. What its current stream says is None before the first run."""
 
     source: str
     type: str
     table: str
-    stream: str | None
+    stream: str | None  # its label
     start: str | None
     planned_at: float | None
-    watermark: float | None
+    watermark: float | None  # what ``lag_seconds`` counts from, see ``relay.records.lag``
     lag_seconds: float | None
     snapshot: Mapping[str, Any] | None
     shards: Sequence[ShardStatus]
     gaps: Sequence[ListedGap]
     snapshot_requests: Sequence[Mapping[str, Any]] = ()
-    missing: Sequence[str] = ()
-    resume_timestamp: int | None = None
-    has_snapshots: bool = True
+    missing: Sequence[str] = ()  # the ids of gaps that were skipped and that no snapshot repairs
+    resume_timestamp: int | None = None  # see ``relay.stream.progress``
+    has_snapshots: bool = True  # whether its tables can be read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +88,18 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """A relay. ``dead_letters``: how many are pending. ``at``: seconds since the epoch. ``file``: the config file.
-
-    ``seen``: the status of all processes, from a worker whose status page answers; otherwise None.
-    ``is_blind``: whether workers run that have such pages, but none answers.
-    """
+    """A relay."""
 
     name: str
-    at: float
+    at: float  # seconds since the epoch
     group: str
     members: Sequence[Member]
     sources: Sequence[SourceStatus]
-    dead_letters: int
+    dead_letters: int  # how many are pending
     consumers: Sequence[ConsumerStatus] = ()
-    file: str = "relay.yaml"
-    seen: Mapping[str, Any] | None = None
-    is_blind: bool = False
+    file: str = "relay.yaml"  # the config
+    seen: Mapping[str, Any] | None = None  # the status of all processes, from a worker whose status page answers
+    is_blind: bool = False  # whether workers run that have such pages, but none answers
 
     @property
     def verdict(self) -> dict[str, Any]:

@@ -17,8 +17,7 @@ CHANGING = "the row, or what is made of it, kept changing"
 BEHIND = "relay and consumer had not caught up with the source at the end"
 _OLDER = "the log has neither a change nor a snapshot of the row: it may be older than the log"
 
-ROUNDS = 3
-"""For how many times the allowed seconds something is looked at while it changes."""
+ROUNDS = 3  # for how many times the allowed seconds something is looked at while it changes
 
 
 class Judgement(StrEnum):
@@ -39,28 +38,21 @@ _CONSISTENT = Settled(Judgement.CONSISTENT)
 
 
 class Terms(NamedTuple):
-    """By what a look is judged. Times are seconds of one clock.
+    """By what a look is judged, in seconds of one clock."""
 
-    ``now``: of the look. ``through``: everything committed before this time is applied. ``within``: for how many
-    seconds a difference has to last. ``patience``: after how many it is unknown.
-    """
-
-    now: float
-    through: float
-    within: float
-    patience: float
+    now: float  # the time of the look
+    through: float  # everything committed before this time is applied
+    within: float  # for how long a difference has to last
+    patience: float  # after how long it is unknown
 
 
 @dataclass(slots=True)
 class Suspicion:
-    """What may differ. ``first``: when first seen. ``since``: when both sides were first seen as they are, ``state``.
+    """What may differ. The methods return None if one has to look again."""
 
-    The methods return None if one has to look again.
-    """
-
-    first: float
-    since: float
-    state: Hashable = None
+    first: float  # when first seen
+    since: float  # when both sides were first seen as they are now
+    state: Hashable = None  # what they are
 
     def of_row(
         self, kept: ComparedRow | None, truth: ComparedRow | None, terms: Terms, *, from_start: bool = True

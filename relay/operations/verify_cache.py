@@ -24,16 +24,13 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class StaleEntry:
-    """A value that the cache served for ``seconds`` although the rows give ``truth``. None if there is no item.
-
-    ``shows_values``: False if the values may come from protected columns.
-    """
+    """A value that the cache served for ``seconds`` although the rows give ``truth``. None if there is no item."""
 
     key: str
     value: bytes | None
     truth: bytes | None
     seconds: float
-    shows_values: bool = True
+    shows_values: bool = True  # False if the values may come from protected columns
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -54,23 +51,18 @@ class StaleEntry:
 
 @dataclass(slots=True)
 class Verification:
-    """The result. Each sampled key is ``consistent``, ``stale``, ``unknown`` or ``without_value``.
-
-    ``late``: how many of the consistent ones differed at first; ``slowest``: the seconds until the last of them agreed.
-    ``without_value``: invalidated, being filled, or past their time to live. ``unmatched``: keys that match no
-    template, so nothing invalidates their values. ``unknown``: the number of keys for each reason.
-    """
+    """The result. Each sampled key is ``consistent``, ``stale``, ``unknown`` or ``without_value``."""
 
     namespace: str
     within: float
     sampled: int = 0
     consistent: int = 0
-    late: int = 0
-    slowest: float = 0.0
-    without_value: int = 0
+    late: int = 0  # how many of the consistent ones differed at first
+    slowest: float = 0.0  # the seconds until the last of them agreed
+    without_value: int = 0  # invalidated, being filled, or past their time to live
     stale: list[StaleEntry] = field(default_factory=list)
-    unmatched: list[str] = field(default_factory=list)
-    unknown: Counter[str] = field(default_factory=Counter)
+    unmatched: list[str] = field(default_factory=list)  # keys that match no template, so nothing invalidates them
+    unknown: Counter[str] = field(default_factory=Counter)  # the number of keys for each reason
 
     @property
     def checked(self) -> int:

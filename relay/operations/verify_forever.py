@@ -26,15 +26,11 @@ from relay.operations.verify_tables import AppliedTime, open_shards
 from relay.source import SourceRows
 from spark_consumers.kept_rows import OpenKeptRows, kept_rows
 
-ROUND = 15.0
-"""Seconds of a round."""
-
+ROUND = 15.0  # seconds of a round
 _CHANGES = 20_000  # changes that pass in a round; then the verifier skips to the newest ones
 _OPENED = 50  # tables that a round opens only to know their keys
 _FAILURES = 3  # tables of a source that a round fails to open until it leaves the source alone
-
-OpenTables = Callable[[Collection[str]], Iterator[SourceRows]]
-"""Opens tables of a source, one after another."""
+OpenTables = Callable[[Collection[str]], Iterator[SourceRows]]  # opens tables of a source, one after another
 
 
 class WatchedTables(Samples):

@@ -57,27 +57,22 @@ class WrongRow:
 
 @dataclass(slots=True)
 class TableVerification:
-    """The result for one table. Each row is ``consistent``, wrong in some way, ``incomplete`` or ``unknown``.
-
-    ``late``: how many of the consistent ones differed at first; ``slowest``: the seconds until the last of them agreed.
-    ``wrong``: by kind. ``duplicates``: changes that the log has more than once, and keys that several rows of the copy
-    have; ``duplicated``: examples of both. ``refused``: why no row could be compared.
-    """
+    """The result for one table. Each row is ``consistent``, wrong in some way, ``incomplete`` or ``unknown``."""
 
     table: str
     where: str
     within: float
     consistent: int = 0
-    late: int = 0
-    slowest: float = 0.0
+    late: int = 0  # how many of the consistent ones differed at first
+    slowest: float = 0.0  # the seconds until the last of them agreed
     incomplete: int = 0
-    wrong: Counter[str] = field(default_factory=Counter)
-    unknown: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)  # by kind
+    unknown: Counter[str] = field(default_factory=Counter)  # by reason
     wrong_rows: list[WrongRow] = field(default_factory=list)
     incomplete_keys: list[dict[str, str]] = field(default_factory=list)
-    duplicates: int = 0
-    duplicated: list[tuple[str, str]] = field(default_factory=list)
-    refused: str = ""
+    duplicates: int = 0  # changes that the log has more than once, and keys that several rows of the copy have
+    duplicated: list[tuple[str, str]] = field(default_factory=list)  # examples of both
+    refused: str = ""  # why no row could be compared
 
     @property
     def checked(self) -> int:
