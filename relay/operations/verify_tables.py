@@ -34,7 +34,6 @@ _AT_ONCE = 1_000  # rows per look
 _PATIENCE = 120.0  # seconds to wait for relay and consumer; the watermark of an idle shard is up to 75 s behind
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds between two looks, which double each time
 _EXAMPLES = 20
-_NOT_COMPARED = "not compared"
 _ENDING = (ConfigError, Unavailable, NoRoom)  # errors that are not about one table
 _KINDS = ("missing", "extra", "different")
 _Rows = tuple[ComparedRow | None, ComparedRow | None]  # the stored one and the source's
@@ -132,7 +131,7 @@ def verify_source(
     verify: Callable[[SourceRows], TableVerification],
     within: float,
 ) -> Iterator[TableVerification]:
-    """``verify`` the ``tables`` that ``open_rows`` opens, one after another, and refuse those that it cannot open."""
+    """``verify`` the ``tables`` that ``open_rows`` opens, one after another, and refuse what cannot be compared."""
     left = [*tables]
     while left:
         try:
@@ -143,8 +142,8 @@ def verify_source(
                 yield found
         except _ENDING:
             raise
-        except RelayError as error:  # I12: for example, the source lacks the table
-            yield TableVerification(left.pop(0), _NOT_COMPARED, within, refused=str(error))
+        except RelayError as error:  # I12: for example, the source lacks the table, or the stored rows have another key
+            yield TableVerification(left.pop(0), "not compared", within, refused=str(error))
 
 
 def verify_table(
@@ -158,13 +157,7 @@ def verify_table(
 ) -> TableVerification:
     """Compare ``rows`` with the rows that ``open_kept`` opens for their layout and columns. See `verify_tables`."""
     table = ComparedTable(rows.schema)
-    try:
-        kept = open_kept(table.layout, table.wanted)
-        return TableVerifier(table, rows, kept, applied, within, say).run(sample)
-    except _ENDING:
-        raise
-    except RelayError as error:  # I12: for example, the stored rows have another key
-        return TableVerification(table.table, _NOT_COMPARED, within, refused=str(error))
+    return TableVerifier(table, rows, open_kept(table.layout, table.wanted), applied, within, say).run(sample)
 
 
 @dataclass
@@ -273,12 +266,7 @@ class TableVerifier:
 
 
 class AppliedTime:
-    """How far the consumer ``kind`` has applied commits at the sources, by watermark and offsets.
-
-    At the last look, ``is_running``: whether a relay was running; ``committed``: the offsets of the consumer's group;
-    ``waiting``: how many offsets it lacked of those that it was awaited to reach. ``apply_every``: seconds that its
-    config lets records wait. Methods raise ``Unavailable``.
-    """
+    """How far the consumer ``kind`` has applied commits at the sources. Methods raise ``Unavailable``."""
 
     def __init__(self, config: Config, kind: str) -> None:
         self._config = config
@@ -291,9 +279,11 @@ class AppliedTime:
         # A time, and the ends of the topics that contain everything committed before it.
         self._awaited: tuple[float, Offsets] | None = None
         sections = {"log": config.log, "copy": config.copy_}
-        self.apply_every = each.apply_every if (each := sections.get(kind)) else 0.0
-        self.is_running, self.waiting = True, 0
-        self.committed: Offsets = {}
+        self.apply_every = each.apply_every if (each := sections.get(kind)) else 0.0  # seconds that records may wait
+        # At the last look:
+        self.is_running = True  # whether a relay was running
+        self.waiting = 0  # how many offsets the consumer lacked of those that it was awaited to reach
+        self.committed: Offsets = {}  # those of its group
 
     def close(self) -> None:
         self._group.close()

@@ -265,7 +265,10 @@ def test_a_table_that_cannot_be_compared_keeps_no_other_from_it(world: World) ->
     def refuse(layout: Layout, wanted: Sequence[str | None]) -> Kept:
         raise RelayError("the key of its rows is id")
 
-    found = verify_table(Truth(world), refuse, Applied(world), within=WITHIN, say=lambda _: None, sample=None)
+    def verify(rows: SourceRows) -> TableVerification:
+        return verify_table(rows, refuse, Applied(world), within=WITHIN, say=lambda _: None, sample=None)
+
+    (found,) = verify_source(lambda tables: iter([Truth(world)]), ["orders"], verify, WITHIN)
     assert (found.table, found.problems, found.checked) == ("orders", "the key of its rows is id", 0)
     assert found.to_json()["refused"] == "the key of its rows is id"
 
