@@ -30,7 +30,6 @@ from relay.operations.status import find_source
 from relay.process.slow_call import call_all
 from relay.records import Gap, Plan, SnapshotControl, StreamId
 from relay.snapshots.control import restarted
-from relay.source import Source
 from relay.stream.lost_state import SCHEMAS_LOST, LostState
 from relay.stream.planning import Planning
 from relay.stream.watermark_records import key_beside
@@ -228,38 +227,29 @@ def _join(group: Assignment, view: CheckpointView) -> None:
 
 
 def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: tuple[str, ...]) -> Reset:
-    committed = view.newest(entry.name)
-    requested = str(find_source(config, entry.name).start)
-    with closing(open_source(entry)) as source:
-        if committed is None:
-            return _after_loss(config, source, view, workers, requested)
-        stream = source.connect(committed.stream.label)
-        plan, gap = Planning(source, view).again(committed, requested)
-        lost_state = LostState(topics.connect(config), config)
-        loss = lost_state.lost(view, [source]).get(source.name)
-    plan = replace(plan, cluster=lost_state.cluster)
-    snapshot = restarted(committed, view.requests_of(entry.name), gap, plan.floor)
-    kept = stream.snapshot_key if snapshot is not None else None
-    lost = loss.shards if loss is not None else ()  # shards whose watermarks still exist
-    removed_keys = (*(key for key in committed.beside_plan() if key != kept), *lost)
-    return Reset(stream, plan, gap, removed_keys, workers, snapshot)
-
-
-def _after_loss(
-    config: Config, source: Source, view: CheckpointView, workers: tuple[str, ...], requested: str
-) -> Reset:
-    stream = source.connect()
-    if (first := source.first()) != stream.label:
-        stream = source.connect(first)
+    name, requests = entry.name, view.requests_of(entry.name)
+    requested = str(find_source(config, name).start)
+    committed, snapshot = view.newest(name), None
     lost_state = LostState(topics.connect(config), config)
-    loss = lost_state.lost(view, [source]).get(source.name)
-    if loss is None:
-        raise RelayError(f"source {source.name} has not been read yet: set `start` in the config instead of resetting")
-    plan, gap = Planning(source, view).after_loss(stream, requested, loss)
-    left = [key for each in view.of_source(source.name) for key in each.beside_plan()]
-    left += [request.key for request in view.requests_of(source.name)]
+    with closing(open_source(entry)) as source:
+        stream = source.connect(committed.stream.label if committed is not None else None)
+        if committed is None and (first := source.first()) != stream.label:
+            stream = source.connect(first)
+        loss = lost_state.lost(view, [source]).get(name)
+        if committed is not None:
+            plan, gap = Planning(source, view).again(committed, requested)
+            snapshot = restarted(committed, requests, gap, plan.floor)
+            kept = stream.snapshot_key if snapshot is not None else None
+            left = [key for key in committed.beside_plan() if key != kept]
+        elif loss is not None:
+            plan, gap = Planning(source, view).after_loss(stream, requested, loss)
+            left = [key for each in view.of_source(name) for key in each.beside_plan()]
+            left += [request.key for request in requests]
+        else:
+            raise RelayError(f"source {name} has not been read yet: set `start` in the config instead of resetting")
+    lost = loss.shards if loss is not None else ()  # shards whose watermarks still exist
     plan = replace(plan, cluster=lost_state.cluster)
-    return Reset(stream, plan, gap, (*left, *loss.shards), workers)
+    return Reset(stream, plan, gap, (*left, *lost), workers, snapshot)
 
 
 def _abort(transaction: OpenTransaction) -> None:
