@@ -177,11 +177,10 @@ def tail(
     from relay.commands import tail_text
     from relay.operations import tail as tailing
 
-    show = tail_text.printer()
     tailing.tail(
         loaded,
         topics or [],
-        (lambda record: print(tail_text.json_line(record))) if as_json else show,
+        (lambda record: print(tail_text.json_line(record))) if as_json else tail_text.printer(),
         flush=sys.stdout.flush,
         start="earliest" if from_beginning else start or "latest",
         exit_at_end=exit_at_end,

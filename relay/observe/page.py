@@ -111,6 +111,7 @@ def everybody(observer: Observer) -> dict[str, Any]:
         if each not in ours
     ]
     reports = [(None, report), *((url, status) for url, status in statuses if "shards" in status)]
+    events = [{**event, "worker": f"worker {each['worker']}"} for _, each in reports for event in each["events"]]
     workers = [_worker(url, status) for url, status in reports]
     shards = _merged(workers, report["shards"])
     consumers = [(url, status) for url, status in statuses if "consumers" in status]
@@ -121,7 +122,7 @@ def everybody(observer: Observer) -> dict[str, Any]:
         "consumer_stalls": [stall for _, status in consumers for stall in status["stalls"]],
         "unreachable": unreachable,
         "tables": _tables((each for _, each in reports), report["config"]),
-        "events": _events(each for _, each in reports),
+        "events": sorted(events, key=lambda event: event["at"], reverse=True)[:EVENTS],
         "shards": shards[:MOST_ROWS],
         "shards_left_out": max(0, len(shards) - MOST_ROWS),
     }
@@ -155,11 +156,6 @@ def _tables(reports: Iterable[Mapping[str, Any]], config: str) -> list[dict[str,
         changes = table["changes"] + before["changes"]
         found[table["source"], table["table"]] = {**table, "changes": changes, "look": look}
     return sorted(found.values(), key=lambda table: -table["changes"])[:MOST_ROWS]
-
-
-def _events(reports: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found = [{**event, "worker": f"worker {report['worker']}"} for report in reports for event in report["events"]]
-    return sorted(found, key=lambda event: event["at"], reverse=True)[:EVENTS]
 
 
 def _merged(workers: Sequence[Mapping[str, Any]], known: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
