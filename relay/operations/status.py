@@ -24,15 +24,8 @@ from relay.observe.status_json import FORMAT
 from relay.observe.verdict import judge
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps
-from relay.records import (
-    CommittedRecords,
-    CommittedStream,
-    ShardState,
-    SnapshotRequest,
-    lag_since,
-    shard_watermark,
-    source_watermark,
-)
+from relay.records import CommittedRecords, CommittedStream, ShardState, SnapshotRequest
+from relay.records.lag import lag_since, shard_watermark, source_watermark
 from relay.snapshots.control import is_stopped, repaired_by
 from relay.stream.progress import resume_timestamp
 

@@ -15,7 +15,7 @@ from relay.cache.store import SampledStore
 from relay.change import Operation
 from relay.config import Config
 from relay.engine.kinds import kind_of
-from relay.errors import ConfigError, RelayError
+from relay.errors import RelayError
 from relay.kafka.changes import ReceivedChange, Reception
 from relay.observe.verifier import Accusation, VerifierObserver
 from relay.operations.compared_rows import ComparedTable
@@ -250,16 +250,14 @@ def open_verifier(
 ) -> Iterator[ForeverVerifier]:
     """Yield the verifier of the ``kinds`` of sinks of the config. For the rest, see `ForeverVerifier` and `Samples`.
 
-    Raises ``ConfigError`` for a sink that the config lacks, and ``Unavailable``.
+    Raises ``ConfigError`` for an unusable loader, and ``Unavailable``.
     """
     with ExitStack() as stack:
         sinks = list[Samples]()
         for kind in kinds:
             applied = stack.enter_context(closing(AppliedTime(config, kind)))
             common = kind, applied, observer, tell
-            if kind == "cache":
-                if (cache := config.cache) is None:
-                    raise ConfigError("the config has no `cache:` section: add one to verify the cache")
+            if kind == "cache" and (cache := config.cache) is not None:
                 values = stack.enter_context(closing(truth(config, loaders)))
                 store = stack.enter_context(closing(open_store(cache.url)))
                 rules = CacheRules(cache, config.sources)
