@@ -75,10 +75,9 @@ def _in_our_words(error: typer.BadParameter) -> str:
 
     from relay.config.errors import expected
 
-    if isinstance(error.__cause__, ValidationError):
-        wanted = expected(error.__cause__.errors()[0])
-        if wanted is not None:
-            return f"must be {wanted}"
+    cause = error.__cause__
+    if isinstance(cause, ValidationError) and (wanted := expected(cause.errors()[0])) is not None:
+        return f"must be {wanted}"
     return error.message.removeprefix("Value error, ")
 
 

@@ -45,18 +45,16 @@ class ConsumerWatch:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        # Where the status is served, as HOST:PORT@NAME, with the machine's name. Set before the consumer starts.
+        # Set before the consumer starts: where the status is served, as HOST:PORT@NAME, with the machine's name; and
+        # the tables that take no changes, since when, in seconds, and why.
         self.address = ""
-        self.store = WatchedStore(self.clock)
-        # The tables that take no changes: since when, in seconds, and why. Set before the consumer starts.
         self.set_aside: Callable[[], Mapping[str, tuple[float, str]]] = dict
-        # Guards everything below; it is held only briefly.
-        self._lock = Lock()
+        self.store = WatchedStore(self.clock)
+        self._lock = Lock()  # guards everything below; it is held only briefly
         self._state = "starting"
         self._failures = _Failures()
         self._progress = _Progress(self.clock())
-        # Lags of recent batches from the commits of their changes, with the times of the batches. Only lags that no
-        # later batch exceeded.
+        # The times of recent batches and their lags from the commits, only lags that no later batch exceeded.
         self._commit_lags: deque[tuple[float, float]] = deque()
         self.counted.add_consumer(self.name)
 
@@ -188,15 +186,16 @@ class ConsumerWatch:
 
 
 class WatchedStore:
-    """The servers of a cache. One thread looks at them; any thread asks for ``memory``: of each at the last answer."""
+    """The servers of a cache, as the one thread that looks at them assigns what any thread may read.
+
+    ``memory``: of each server at the last answer.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.memory: Sequence[ServerMemory] = ()
         self._clock = clock
-        # Why another cache seems to have the same group; assigned by the thread that looks.
-        self.rival: str | None = None
-        # Since when nothing is cached, and why: assigned at once, as `memory` is.
-        self._bypassed: tuple[float, str] | None = None
+        self.rival: str | None = None  # why another cache seems to have the same group
+        self._bypassed: tuple[float, str] | None = None  # since when nothing is cached, and why
 
     def look(self, memory: Sequence[ServerMemory] | Exception) -> None:
         """Note the memory of each server, or why one does not answer."""
@@ -216,14 +215,12 @@ class WatchedStore:
 
 
 class _Failures:
-    """The failures of a consumer since it advanced, from ``since`` to ``at``. The owner's lock guards it.
-
-    ``lost_at``: when dead letters could last not be written, unless one was written since.
-    """
+    """The failures of a consumer since it advanced, from ``since`` to ``at``. The owner's lock guards it."""
 
     def __init__(self) -> None:
         self.number = 0
-        self.since, self.at, self.lost_at = 0.0, -math.inf, -math.inf
+        self.since, self.at = 0.0, -math.inf
+        self.lost_at = -math.inf  # when dead letters could last not be written, unless one was written since
         self.error: str | None = None
 
     def add(self, error: str, now: float) -> None:

@@ -117,12 +117,10 @@ class Metrics:
             )
         }  # fmt: skip
         self._commit, self._latency = COMMIT.histogram(self.registry), LATENCY.histogram(self.registry)
-        # What was published since the start, over all sources.
+        # What was published since the start, over all sources, and by source and table.
         self.totals = Totals(0.0, 0.0, 0.0)
-        # The same, by source and table. Only the worker's thread adds to it.
         self.tables: dict[tuple[str, str], int] = {}
-        # Increments to apply once the open transaction is committed. Only the worker's thread uses them.
-        self._pending: list[Callable[[], None]] = []
+        self._pending: list[Callable[[], None]] = []  # increments to apply once the open transaction is committed
         for outcome in ("committed", "aborted"):
             self._counters[TRANSACTIONS].labels(outcome)
 

@@ -36,19 +36,15 @@ class Observer(Collector):
     wall: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        # The name that `relay status` gives to this member of the group.
-        self.process = f"{socket.gethostname()}/{os.getpid()}"
+        self.process = f"{socket.gethostname()}/{os.getpid()}"  # as `relay status` calls this member of the group
         self.id = uuid4().hex  # containers may share a machine's name, and each process has id 1
-        # The other workers and the consumers of this relay, for HTTP threads to ask.
-        self.others: Callable[[], list[dict[str, Any]]] = list
+        self.others: Callable[[], list[dict[str, Any]]] = list  # asks the other workers and the consumers
         self.metrics = Metrics()
         self.liveness = Liveness(clock=self.clock)
         self.recent = Recent()
-        # Shared: the worker's thread replaces it, and any thread reads it. Assignment is atomic and a status never
-        # changes, so no lock is needed.
+        # The worker's thread replaces it, and any thread reads it: a status never changes, so no lock is needed.
         self._status: WorkerStatus | None = None
-        # Only the worker's thread uses it.
-        self._taken = 0.0
+        self._taken = 0.0  # only for the worker's thread
         self.registry = self.metrics.registry
         self.registry.register(self)
 

@@ -24,12 +24,10 @@ GapState = Literal["pending", "accepted", "published"]
 
 @dataclass(frozen=True, slots=True)
 class ListedGap:
-    """A gap as on its topic, and its state. ``decision``: set while it is accepted. ``replaced``: the one before it."""
-
-    gap: Mapping[str, Any]
+    gap: Mapping[str, Any]  # as on its topic
     state: GapState
-    decision: Decision | None = None
-    replaced: Decision | None = None
+    decision: Decision | None = None  # while it is accepted
+    replaced: Decision | None = None  # the decision before it
 
     @property
     def id(self) -> str:

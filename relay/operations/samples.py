@@ -70,8 +70,7 @@ class Samples(ABC):
         self._picked_at = -_AT_RANDOM
         # How many keys of a table a look takes, if a look at more has failed: one of them may be the reason.
         self._at_once: dict[str, int] = {}
-        # Whether the last look has read anything: one that had nothing to read does not show that the sink answers.
-        self.has_read = False
+        self.has_read = False  # whether the last look has read anything, which shows that the sink answers
         # The offsets of the consumer's group, and since when they stand although something waits.
         self._committed: Offsets = {}
         self._stands_since: float | None = None

@@ -27,7 +27,6 @@ from relay.records import Shard
 from relay.source import Opening, SourceRows
 from relay.stream.watermark_records import OVERALL
 from spark_consumers.kept_rows import KeptRows, kept_rows
-from spark_consumers.records import Layout
 
 _MOST_AGAIN = 100_000  # rows that are looked at again
 _AT_ONCE = 1_000  # rows per look
@@ -116,9 +115,14 @@ def verify_tables(
     if (config.copy_ if kind == "copy" else config.log) is None:
         raise ConfigError(f"the config has no `{kind}:` section: add one to verify the {kind}")
     with closing(AppliedTime(config, kind)) as applied, kept_rows(config, kind) as open_kept:
+
+        def verify(rows: SourceRows) -> TableVerification:
+            table = ComparedTable(rows.schema)
+            kept = open_kept(table.layout, table.wanted)
+            return TableVerifier(table, rows, kept, applied, within, say).run(sample)
+
         for entry in config.sources:
             open_rows = partial(kind_of(entry).rows, entry, partial(open_shards, config, entry))
-            verify = partial(verify_table, open_kept=open_kept, applied=applied, within=within, say=say, sample=sample)
             for found in verify_source(open_rows, entry.table_names, verify, within):
                 if found.wrong and not applied.is_running:
                     say("no relay is running: changes since it stopped count as differences until it has run again")
@@ -144,20 +148,6 @@ def verify_source(
             raise
         except RelayError as error:  # I12: for example, the source lacks the table, or the stored rows have another key
             yield TableVerification(left.pop(0), "not compared", within, refused=str(error))
-
-
-def verify_table(
-    rows: SourceRows,
-    open_kept: Callable[[Layout, Sequence[str | None]], KeptRows],
-    applied: AppliedTime,
-    *,
-    within: float,
-    say: Callable[[str], None],
-    sample: int | None,
-) -> TableVerification:
-    """Compare ``rows`` with the rows that ``open_kept`` opens for their layout and columns. See `verify_tables`."""
-    table = ComparedTable(rows.schema)
-    return TableVerifier(table, rows, open_kept(table.layout, table.wanted), applied, within, say).run(sample)
 
 
 @dataclass

@@ -12,11 +12,10 @@ from relay.change import Uncarriable
 from relay.errors import RelayError, Unavailable
 from relay.operations import suspicion, verify_tables
 from relay.operations.compared_rows import ComparedTable, NoRoom
-from relay.operations.verify_tables import AppliedTime, TableVerification, TableVerifier, verify_source, verify_table
+from relay.operations.verify_tables import AppliedTime, TableVerification, TableVerifier, verify_source
 from relay.source import SourceRows
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.kept_rows import KeptRow, KeptRows
-from spark_consumers.records import Layout
 from tests.clock import Clock
 
 SCHEMA = TableSchema("shop", "orders", (KeyColumn("id", "int"),), 1, (Column("id", "int"), Column("note", "string")))
@@ -262,11 +261,8 @@ def test_keys_of_which_the_copy_has_several_rows_are_a_problem(world: World) -> 
 def test_a_table_that_cannot_be_compared_keeps_no_other_from_it(world: World) -> None:
     """I12: such as one whose key was altered, whose rows the copy keeps by the key before."""
 
-    def refuse(layout: Layout, wanted: Sequence[str | None]) -> Kept:
-        raise RelayError("the key of its rows is id")
-
     def verify(rows: SourceRows) -> TableVerification:
-        return verify_table(rows, refuse, Applied(world), within=WITHIN, say=lambda _: None, sample=None)
+        raise RelayError("the key of its rows is id")
 
     (found,) = verify_source(lambda tables: iter([Truth(world)]), ["orders"], verify, WITHIN)
     assert (found.table, found.problems, found.checked) == ("orders", "the key of its rows is id", 0)
@@ -287,10 +283,8 @@ def test_a_table_whose_rows_cannot_be_read_keeps_no_other_from_being_compared(wo
             yield (Broken if table == "broken" else Truth)(world, replace(SCHEMA, table=table))
 
     def verify(rows: SourceRows) -> TableVerification:
-        kept = Kept(world)
-        return verify_table(
-            rows, lambda layout, wanted: kept, Applied(world), within=WITHIN, say=lambda _: None, sample=None
-        )
+        table = ComparedTable(rows.schema)
+        return TableVerifier(table, rows, Kept(world), Applied(world), WITHIN, lambda _: None).run(None)
 
     tables, error = ["orders", "lost", "broken", "others", "lost"], RelayError("a value cannot be carried")
     found = verify_source(open_rows, tables, verify, WITHIN)
