@@ -130,37 +130,25 @@ def run(
             supervisor.run(command, workers, until_done=until_caught_up)
 
 
+_TAIL_HELP = {
+    "topics": "Topics or tables, or one of: checkpoints, ddl, gaps, schemas, watermarks, dead_letters. Default: all "
+    "changes.",
+    "start": "Where to start: latest (the default), earliest, an ISO time, a relative time such as -10m, "
+    "committed:GROUP, or offsets in JSON.",
+    "as_json": "Print one JSON object per line: topic, partition, offset, key and value. Bytes, and keys that are not "
+    "UTF-8, are base64; times are ISO 8601 in UTC.",
+}
+
+
 @app.command(rich_help_panel=_LOOK)
 def tail(
     config: options.ConfigArgument,
-    topics: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TOPIC",
-            help="Topics or tables, or one of: checkpoints, ddl, gaps, schemas, watermarks, dead_letters. Default: all "
-            "changes.",
-        ),
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="START",
-            help="Where to start: latest (the default), earliest, an ISO time, a relative time such as -10m, "
-            "committed:GROUP, or offsets in JSON.",
-        ),
-    ] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", help=_TAIL_HELP["topics"])] = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="START", help=_TAIL_HELP["start"])] = None,
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="The same as --from earliest.")] = False,
     exit_at_end: Annotated[bool, typer.Option("--exit-at-end", help="Stop at the current end of the topics.")] = False,
     keyrange: options.KeyRangeOption = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="Print one JSON object per line: topic, partition, offset, key and value. Bytes, and keys that are "
-            "not UTF-8, are base64; times are ISO 8601 in UTC.",
-        ),
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help=_TAIL_HELP["as_json"])] = False,
     settings: options.SetOption = None,
 ) -> None:
     """Show changes as they arrive on Kafka, decoded.
@@ -188,56 +176,34 @@ def tail(
     )
 
 
+_CONSUME_HELP = {
+    "consumers": "What to keep up to date.",
+    "start": "Where a new checkpoint starts: earliest, latest, committed, committed:GROUP, an ISO time, a relative "
+    "time such as -2h, or offsets in JSON.",
+    "checkpoint": "The folder of the consumer's checkpoint, as a path or a URI such as hdfs://host/folder. Several "
+    "consumers each use a folder inside it.",
+    "master": "The Spark cluster to run on, such as spark://host:7077, in place of `spark.master` in the config.",
+    "conf": "A setting of Spark, in place of the one in `spark.conf`; may be repeated.",
+    "engine": "The engine. python: without Spark, only for the cache; the Kafka group is its checkpoint.",
+    "http": "Serve /metrics, /healthz, /livez, /readyz and /status.json of these consumers here, such as "
+    "127.0.0.1:9410. Default: a free port, if the config has `http` without a password.",
+}
+
+
 @app.command(rich_help_panel=_RUN)
 def consume(
     consumers: Annotated[
-        list[options.ConsumerKind], typer.Argument(metavar="cache|log|copy...", help="What to keep up to date.")
+        list[options.ConsumerKind], typer.Argument(metavar="cache|log|copy...", help=_CONSUME_HELP["consumers"])
     ],
     config: options.ConfigArgument,
     until_caught_up: options.UntilCaughtUpOption = False,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="START",
-            help="Where a new checkpoint starts: earliest, latest, committed, committed:GROUP, an ISO time, a relative "
-            "time such as -2h, or offsets in JSON.",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            help="The folder of the consumer's checkpoint, as a path or a URI such as hdfs://host/folder. Several "
-            "consumers each use a folder inside it.",
-            metavar="DIR",
-        ),
-    ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(
-            help="The Spark cluster to run on, such as spark://host:7077, in place of `spark.master` in the config.",
-            metavar="URL",
-        ),
-    ] = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A setting of Spark, in place of the one in `spark.conf`; may be repeated.", metavar="KEY=VALUE"
-        ),
-    ] = None,
-    engine: Annotated[
-        Literal["spark", "python"],
-        typer.Option(help="The engine. python: without Spark, only for the cache; the Kafka group is its checkpoint."),
-    ] = "spark",
+    start: Annotated[str | None, typer.Option("--from", metavar="START", help=_CONSUME_HELP["start"])] = None,
+    checkpoint: Annotated[str | None, typer.Option(help=_CONSUME_HELP["checkpoint"], metavar="DIR")] = None,
+    master: Annotated[str | None, typer.Option(help=_CONSUME_HELP["master"], metavar="URL")] = None,
+    conf: Annotated[list[str] | None, typer.Option(help=_CONSUME_HELP["conf"], metavar="KEY=VALUE")] = None,
+    engine: Annotated[Literal["spark", "python"], typer.Option(help=_CONSUME_HELP["engine"])] = "spark",
     keyrange: options.KeyRangeOption = None,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            help="Serve /metrics, /healthz, /livez, /readyz and /status.json of these consumers here, such as "
-            "127.0.0.1:9410. Default: a free port, if the config has `http` without a password.",
-            metavar="HOST:PORT",
-        ),
-    ] = None,
+    http: Annotated[str | None, typer.Option(help=_CONSUME_HELP["http"], metavar="HOST:PORT")] = None,
     settings: options.SetOption = None,
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.

@@ -14,24 +14,20 @@ if TYPE_CHECKING:
     from relay.source import Finding
 
 
+_HELP = {
+    "config": "The YAML file to check.",
+    "offline": "Connect to nothing: check only the file and this machine.",
+    "echo": "Print an equivalent config file instead: with all defaults, and with secrets hidden or as ${NAME}. This "
+    "connects to nothing.",
+    "schema": "Print the JSON schema of configs instead, for an editor.",
+}
+
+
 def check(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="The YAML file to check.", readable=False)
-    ] = None,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Connect to nothing: check only the file and this machine.")
-    ] = False,
-    echo: Annotated[
-        bool,
-        typer.Option(
-            "--echo",
-            help="Print an equivalent config file instead: with all defaults, and with secrets hidden or as "
-            "${NAME}. This connects to nothing.",
-        ),
-    ] = False,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of configs instead, for an editor.")
-    ] = False,
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG", help=_HELP["config"], readable=False)] = None,
+    offline: Annotated[bool, typer.Option("--offline", help=_HELP["offline"])] = False,
+    echo: Annotated[bool, typer.Option("--echo", help=_HELP["echo"])] = False,
+    schema: Annotated[bool, typer.Option("--schema", help=_HELP["schema"])] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -48,21 +48,21 @@ def show(
     typer.echo(json.dumps(letters.show(letters.find(name)), indent=None if as_json else 2))
 
 
+_HELP = {
+    "since": "With --all: only since an ISO time, or one such as -2h.",
+    "reason": "With --all: only if the reason has this text, such as 'too large'.",
+    "at_most": "With --all: only the oldest N.",
+}
+
+
 @app.command()
 def redrive(
     config: ConfigArgument,
     names: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The ids, as `list` shows them.")] = None,
     every: Annotated[bool, typer.Option("--all", help="Redrive all that are pending.")] = False,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --all: only since an ISO time, or one such as -2h.")
-    ] = None,
-    reason: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="With --all: only if the reason has this text, such as 'too large'."),
-    ] = None,
-    at_most: Annotated[
-        int | None, typer.Option("--max", min=1, metavar="N", help="With --all: only the oldest N.")
-    ] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help=_HELP["since"])] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help=_HELP["reason"])] = None,
+    at_most: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help=_HELP["at_most"])] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would be sent.")] = False,
     as_json: JsonOption = False,
     settings: SetOption = None,

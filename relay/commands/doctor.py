@@ -10,25 +10,16 @@ import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, read_config, with_tables
 
+_HELP = {
+    "into": "Where to write the bundle: a new .tar.gz or a new folder. Default: relay-doctor-NAME-TIME.tar.gz here.",
+    "log": "Add the last megabyte of this log. In bash you can also give <(journalctl -u relay@shop).",
+}
+
 
 def doctor(
     config: ConfigArgument,
-    into: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="Where to write the bundle: a new .tar.gz or a new folder. Default: relay-doctor-NAME-TIME.tar.gz "
-            "here.",
-        ),
-    ] = None,
-    log: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Add the last megabyte of this log. In bash you can also give <(journalctl -u relay@shop).",
-            readable=False,
-        ),
-    ] = None,
+    into: Annotated[Path | None, typer.Option(metavar="PATH", help=_HELP["into"])] = None,
+    log: Annotated[Path | None, typer.Option(metavar="FILE", help=_HELP["log"], readable=False)] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -33,44 +33,36 @@ _PLACES = {
 }
 
 
+_HELP = {
+    "file": "The file to write; - prints it instead.",
+    "table": "A table; may be repeated. Default: all, except for DynamoDB.",
+    "server": "MySQL, MariaDB: a server; may be repeated for its replicas.",
+    "user": "MySQL, MariaDB, Vitess: the user. The config names an environment variable for the password.",
+    "name": "The name of the relay. Default: the name of the database or table.",
+    "http": "Where to serve metrics, health and the status page.",
+    "look": "Connect to the database to look up the tables and their keys.",
+}
+
+
 def init(
     ctx: typer.Context,
-    file: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="The file to write; - prints it instead.", readable=False)
-    ],
+    file: Annotated[Path, typer.Argument(metavar="CONFIG", help=_HELP["file"], readable=False)],
     kind: Annotated[Database | None, typer.Option("--type", help="The kind of database; MariaDB is mysql.")] = None,
-    table: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TABLE", help="A table; may be repeated. Default: all, except for DynamoDB."),
-    ] = None,
+    table: Annotated[list[str] | None, typer.Option(metavar="TABLE", help=_HELP["table"])] = None,
     region: Annotated[str | None, typer.Option(help="DynamoDB: the AWS region.")] = None,
     endpoint_url: Annotated[str | None, typer.Option(help="DynamoDB: an address other than AWS's own.")] = None,
-    server: Annotated[
-        list[str] | None,
-        typer.Option(metavar="HOST:PORT", help="MySQL, MariaDB: a server; may be repeated for its replicas."),
-    ] = None,
+    server: Annotated[list[str] | None, typer.Option(metavar="HOST:PORT", help=_HELP["server"])] = None,
     database: Annotated[str | None, typer.Option(help="MySQL, MariaDB: the database.")] = None,
-    user: Annotated[
-        str | None,
-        typer.Option(
-            help="MySQL, MariaDB, Vitess: the user. The config names an environment variable for the password."
-        ),
-    ] = None,
+    user: Annotated[str | None, typer.Option(help=_HELP["user"])] = None,
     vtgate: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Vitess: the address of vtgate.")] = None,
     keyspace: Annotated[str | None, typer.Option(help="Vitess: the keyspace.")] = None,
     kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT,...", help="The Kafka brokers.")] = None,
-    name: Annotated[
-        str | None, typer.Option(help="The name of the relay. Default: the name of the database or table.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help=_HELP["name"])] = None,
     cache: Annotated[str | None, typer.Option(metavar="URL", help="A cache to invalidate; needs --look.")] = None,
     log: Annotated[str | None, typer.Option(metavar="PATH", help="The folder of a change log.")] = None,
     copy: Annotated[str | None, typer.Option(metavar="URL", help="A copy of the tables.")] = None,
-    http: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to serve metrics, health and the status page.")
-    ] = "127.0.0.1:9400",
-    look: Annotated[
-        bool, typer.Option("--look", help="Connect to the database to look up the tables and their keys.")
-    ] = False,
+    http: Annotated[str, typer.Option(metavar="HOST:PORT", help=_HELP["http"])] = "127.0.0.1:9400",
+    look: Annotated[bool, typer.Option("--look", help=_HELP["look"])] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a first config with comments. On a terminal, ask for missing options.

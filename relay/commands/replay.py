@@ -10,49 +10,29 @@ from relay.commands.options import ConfigArgument, JsonOption, SetOption, read_c
 from relay.errors import ConfigError, NotDrained
 from relay.extras import needs
 
+_HELP = {
+    "into": "A new place, as in `copy.url` or `log.path`; or schema:NAME, for schemas named NAME_SOURCE in the "
+    "PostgreSQL database of `copy.url`.",
+    "start": "Where to begin: earliest, committed, committed:GROUP, an ISO time, a relative time such as -2h, or "
+    "offsets in JSON.",
+    "to": "Where to end: latest, which is the end of the topics when the replay starts; any other START; or "
+    "watermark:TIME, the last change committed before TIME, which needs all such changes on the topics.",
+    "swap": "At the end, replace the present copy or log, which is kept under another name, and let the consumer "
+    "continue from there. This works for local folders and for schemas of one PostgreSQL database. Stop the "
+    "consumer first.",
+    "checkpoint": "The folder of the consumer's checkpoint; needed with --swap.",
+}
+
 
 def replay(
     kind: Annotated[Literal["copy", "log"], typer.Argument(metavar="copy|log", help="What to rebuild.")],
     config: ConfigArgument,
-    into: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="A new place, as in `copy.url` or `log.path`; or schema:NAME, for schemas named NAME_SOURCE in the "
-            "PostgreSQL database of `copy.url`.",
-        ),
-    ],
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="START",
-            help="Where to begin: earliest, committed, committed:GROUP, an ISO time, a relative time such as -2h, "
-            "or offsets in JSON.",
-        ),
-    ] = "earliest",
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="END",
-            help="Where to end: latest, which is the end of the topics when the replay starts; any other START; or "
-            "watermark:TIME, the last change committed before TIME, which needs all such changes on the topics.",
-        ),
-    ] = "latest",
+    into: Annotated[str, typer.Option(metavar="URL", help=_HELP["into"])],
+    start: Annotated[str, typer.Option("--from", metavar="START", help=_HELP["start"])] = "earliest",
+    to: Annotated[str, typer.Option("--to", metavar="END", help=_HELP["to"])] = "latest",
     partial: Annotated[bool, typer.Option("--partial", help="Replay even if the topics lack earlier records.")] = False,
-    swap: Annotated[
-        bool,
-        typer.Option(
-            "--swap",
-            help="At the end, replace the present copy or log, which is kept under another name, and let the "
-            "consumer continue from there. This works for local folders and for schemas of one PostgreSQL database. "
-            "Stop the consumer first.",
-        ),
-    ] = False,
-    checkpoint: Annotated[
-        str | None, typer.Option(help="The folder of the consumer's checkpoint; needed with --swap.", metavar="DIR")
-    ] = None,
+    swap: Annotated[bool, typer.Option("--swap", help=_HELP["swap"])] = False,
+    checkpoint: Annotated[str | None, typer.Option(help=_HELP["checkpoint"], metavar="DIR")] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:

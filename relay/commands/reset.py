@@ -7,30 +7,21 @@ import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 
+_HELP = {
+    "source": "The name of the source in the config.",
+    "to": "The new place, as in `start` of the config: an ISO time, a relative time such as -30s; DynamoDB: "
+    "trim_horizon, latest, token:PATH; MySQL, MariaDB: current, {gtid: {SHARD: GTIDS}}; Vitess: current, copy, "
+    "{vgtid: [...]}.",
+    "lost_state": "In place of SOURCE and --to: accept the loss of checkpoints or schemas that `relay run` refuses to "
+    "start without.",
+}
+
 
 def reset(
     config: ConfigArgument,
-    source: Annotated[
-        str | None, typer.Argument(metavar="SOURCE", help="The name of the source in the config.")
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="START",
-            help="The new place, as in `start` of the config: an ISO time, a relative time such as -30s; DynamoDB: "
-            "trim_horizon, latest, token:PATH; MySQL, MariaDB: current, {gtid: {SHARD: GTIDS}}; Vitess: current, copy, "
-            "{vgtid: [...]}.",
-        ),
-    ] = None,
-    lost_state: Annotated[
-        bool,
-        typer.Option(
-            "--lost-state",
-            help="In place of SOURCE and --to: accept the loss of checkpoints or schemas that `relay run` refuses "
-            "to start without.",
-        ),
-    ] = False,
+    source: Annotated[str | None, typer.Argument(metavar="SOURCE", help=_HELP["source"])] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="START", help=_HELP["to"])] = None,
+    lost_state: Annotated[bool, typer.Option("--lost-state", help=_HELP["lost_state"])] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what the reset would do.")] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,

@@ -8,21 +8,17 @@ import typer
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 from relay.errors import ConfigError, with_file
 
+_HELP = {
+    "tables": "Tables of the source. Default: all of them.",
+    "stop": "Stop the snapshot where it is, and withdraw waiting requests. The same command without --stop resumes it.",
+}
+
 
 def snapshot(
     config: ConfigArgument,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The name of the source in the config.")],
-    tables: Annotated[
-        list[str] | None, typer.Argument(metavar="TABLE", help="Tables of the source. Default: all of them.")
-    ] = None,
-    stop: Annotated[
-        bool,
-        typer.Option(
-            "--stop",
-            help="Stop the snapshot where it is, and withdraw waiting requests. The same command without --stop "
-            "resumes it.",
-        ),
-    ] = False,
+    tables: Annotated[list[str] | None, typer.Argument(metavar="TABLE", help=_HELP["tables"])] = None,
+    stop: Annotated[bool, typer.Option("--stop", help=_HELP["stop"])] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -17,38 +17,23 @@ if TYPE_CHECKING:
 _WATCHED_EVERY = 2.0  # seconds
 
 
+_HELP = {
+    "watch": "Refresh every 2 seconds, until Ctrl-C; with --json print a line each time.",
+    "token": "Print only the position of this source, as a token for relay.dynamodb.Stream and `start`.",
+    "mirrored": "Print only the time for `start` at which this source loses nothing, by the changes on topics that a "
+    "mirror has brought from another cluster.",
+    "whole_until": "With --mirrored: the mirror certainly has everything that was published until this ISO time.",
+}
+
+
 def status(
     config: ConfigArgument,
     as_json: JsonOption = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every 2 seconds, until Ctrl-C; with --json print a line each time.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help=_HELP["watch"])] = False,
     every: Annotated[bool, typer.Option("--all", help="Also show finished shards.")] = False,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token",
-            metavar="SOURCE",
-            help="Print only the position of this source, as a token for relay.dynamodb.Stream and `start`.",
-        ),
-    ] = None,
-    mirrored: Annotated[
-        str | None,
-        typer.Option(
-            "--mirrored",
-            metavar="SOURCE",
-            help="Print only the time for `start` at which this source loses nothing, by the changes on topics that a "
-            "mirror has brought from another cluster.",
-        ),
-    ] = None,
-    whole_until: Annotated[
-        str | None,
-        typer.Option(
-            "--whole-until",
-            metavar="TIME",
-            help="With --mirrored: the mirror certainly has everything that was published until this ISO time.",
-        ),
-    ] = None,
+    token: Annotated[str | None, typer.Option("--token", metavar="SOURCE", help=_HELP["token"])] = None,
+    mirrored: Annotated[str | None, typer.Option("--mirrored", metavar="SOURCE", help=_HELP["mirrored"])] = None,
+    whole_until: Annotated[str | None, typer.Option("--whole-until", metavar="TIME", help=_HELP["whole_until"])] = None,
     settings: SetOption = None,
 ) -> None:
     """Show the committed progress of the relay: shards, owners, positions, lag, snapshots, gaps, dead letters.

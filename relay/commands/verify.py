@@ -26,67 +26,32 @@ _WITHIN = 30.0
 _RATE = 5.0
 
 
+_HELP = {
+    "kind": "What to compare, by default the cache; with --forever, by default the cache and the copy, if the config "
+    "has them.",
+    "sample": f"How many entries of the cache to check, picked at random, {_SAMPLE} by default; or how many rows "
+    f"of each table, by default all.",
+    "within": "How long the consumer may take to apply a change, or to invalidate a value whose rows changed; "
+    f"{_WITHIN:g} by default.",
+    "loaders": "The application's loader of cache keys, or a function with @cached. It has to read from primaries. "
+    "Repeat it if several loaders each have their own keys. Without a loader, only values that "
+    "relay.cache.DynamoDBLoader stores are compared.",
+    "forever": "Go on until SIGTERM: sample changes as they pass and keys at random, and accuse what stays wrong for "
+    "ten minutes.",
+    "rate": f"With --forever: how many rows it may read at the sources in a second, {_RATE:g} by default.",
+    "http": "With --forever: where to serve /metrics, /healthz and /status.json, such as 127.0.0.1:9420.",
+}
+
+
 def verify(
     config: ConfigArgument,
-    kind: Annotated[
-        ConsumerKind | None,
-        typer.Argument(
-            metavar="cache|log|copy",
-            help="What to compare, by default the cache; with --forever, by default the cache and the copy, if the "
-            "config has them.",
-        ),
-    ] = None,
-    sample: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help=f"How many entries of the cache to check, picked at random, {_SAMPLE} by default; or how many rows "
-            f"of each table, by default all.",
-        ),
-    ] = None,
-    within: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            metavar="SECONDS",
-            help="How long the consumer may take to apply a change, or to invalidate a value whose rows changed; "
-            f"{_WITHIN:g} by default.",
-        ),
-    ] = None,
-    loaders: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--loader",
-            metavar="MODULE:NAME",
-            help="The application's loader of cache keys, or a function with @cached. It has to read from primaries. "
-            "Repeat it if several loaders each have their own keys. Without a loader, only values that "
-            "relay.cache.DynamoDBLoader stores are compared.",
-        ),
-    ] = None,
-    forever: Annotated[
-        bool,
-        typer.Option(
-            "--forever",
-            help="Go on until SIGTERM: sample changes as they pass and keys at random, and accuse what stays wrong for "
-            "ten minutes.",
-        ),
-    ] = False,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            metavar="ROWS",
-            help=f"With --forever: how many rows it may read at the sources in a second, {_RATE:g} by default.",
-        ),
-    ] = None,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="With --forever: where to serve /metrics, /healthz and /status.json, such as 127.0.0.1:9420.",
-        ),
-    ] = None,
+    kind: Annotated[ConsumerKind | None, typer.Argument(metavar="cache|log|copy", help=_HELP["kind"])] = None,
+    sample: Annotated[int | None, typer.Option(min=1, metavar="N", help=_HELP["sample"])] = None,
+    within: Annotated[float | None, typer.Option(min=0.1, metavar="SECONDS", help=_HELP["within"])] = None,
+    loaders: Annotated[list[str] | None, typer.Option("--loader", metavar="MODULE:NAME", help=_HELP["loaders"])] = None,
+    forever: Annotated[bool, typer.Option("--forever", help=_HELP["forever"])] = False,
+    rate: Annotated[float | None, typer.Option(min=0.1, metavar="ROWS", help=_HELP["rate"])] = None,
+    http: Annotated[str | None, typer.Option(metavar="HOST:PORT", help=_HELP["http"])] = None,
     as_json: JsonOption = False,
     settings: SetOption = None,
 ) -> None:
