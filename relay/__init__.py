@@ -21,23 +21,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Change",
-    "ConfigError",
-    "EventToken",
-    "GtidError",
-    "GtidSet",
-    "MissingExtra",
-    "Operation",
-    "Order",
-    "OriginToken",
-    "ReceivedChange",
-    "RelayError",
-    "Unavailable",
-    "__version__",
-    "changes",
-    "compare",
-    "item_values",
-]
+    "Change", "ConfigError", "EventToken", "GtidError", "GtidSet", "MissingExtra", "Operation", "Order", "OriginToken",
+    "ReceivedChange", "RelayError", "Unavailable", "__version__", "changes", "compare", "item_values"
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # without this check, a type checker would accept any name
 

@@ -11,6 +11,7 @@ from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_c
 from relay.errors import with_file
 
 app = Commands(help="List lost changes, and decide how to continue after them.", no_args_is_help=True)
+_DECISION_HELP = "skip: publish the gap and continue. resnapshot: also read the tables again."
 
 
 @app.command("list")
@@ -39,13 +40,7 @@ def gaps_list(config: ConfigArgument, settings: SetOption = None, as_json: JsonO
 def gaps_accept(
     config: ConfigArgument,
     gap_id: Annotated[str, typer.Argument(metavar="ID", help="An id from `relay gaps list`.")],
-    decision: Annotated[
-        Literal["skip", "resnapshot"],
-        typer.Argument(
-            metavar="skip|resnapshot",
-            help="skip: publish the gap and continue. resnapshot: also read the tables again.",
-        ),
-    ],
+    decision: Annotated[Literal["skip", "resnapshot"], typer.Argument(metavar="skip|resnapshot", help=_DECISION_HELP)],
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -37,32 +37,20 @@ class ConsumerKind(StrEnum):  # a list of literals is not an argument
     COPY = "copy"
 
 
+_HELP = {
+    "set": "Replace a value of CONFIG, such as http=127.0.0.1:9401 or sources.NAME.on_gap=skip; may be repeated.",
+    "until_caught_up": "Exit with code 0 once everything present at the start is processed.",
+    "keyrange": "Only changes of Vitess tables whose keyspace id is in this range, such as -80 or 80-c0.",
+    "log_format": "The format of the log on stderr; json: one object per line.",
+}
+
 # `readable=False` leaves it to the code that reads the file to say that it cannot.
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.", readable=False)]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Replace a value of CONFIG, such as http=127.0.0.1:9401 or sources.NAME.on_gap=skip; may be repeated.",
-    ),
-]
-UntilCaughtUpOption = Annotated[
-    bool, typer.Option("--until-caught-up", help="Exit with code 0 once everything present at the start is processed.")
-]
-KeyRangeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--keyrange",
-        metavar="RANGE",
-        help="Only changes of Vitess tables whose keyspace id is in this range, such as -80 or 80-c0.",
-    ),
-]
+SetOption = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=_HELP["set"])]
+UntilCaughtUpOption = Annotated[bool, typer.Option("--until-caught-up", help=_HELP["until_caught_up"])]
+KeyRangeOption = Annotated[str | None, typer.Option("--keyrange", metavar="RANGE", help=_HELP["keyrange"])]
 LogFormatOption = Annotated[
-    LogFormat,
-    typer.Option(
-        "--log-format", envvar="RELAY_LOG_FORMAT", help="The format of the log on stderr; json: one object per line."
-    ),
+    LogFormat, typer.Option("--log-format", envvar="RELAY_LOG_FORMAT", help=_HELP["log_format"])
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 

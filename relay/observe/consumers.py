@@ -19,7 +19,7 @@ from relay.observe import consumer_metrics as metrics
 from relay.observe.consumer_metrics import ConsumerMetrics
 from relay.observe.health import Stall
 from relay.observe.history import History, Totals
-from relay.observe.status_json import FORMAT
+from relay.observe.status import FORMAT
 from relay.process.store_memory import ServerMemory
 
 STALLED_AFTER = 300.0  # seconds for a consumer with waiting records to apply a batch, which may merge small files

@@ -17,8 +17,7 @@ from relay.observe import health, metrics
 from relay.observe.history import Recent
 from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metric, Metrics
-from relay.observe.status import SourceView, WorkerStatus
-from relay.observe.status_json import FORMAT, report
+from relay.observe.status import FORMAT, SourceView, WorkerStatus, report
 
 _STATUS_INTERVAL = 1.0
 

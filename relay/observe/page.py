@@ -11,7 +11,7 @@ from typing import Any
 from relay import __version__
 from relay.observe.history import EVENTS
 from relay.observe.observer import Observer
-from relay.observe.status_json import FORMAT
+from relay.observe.status import FORMAT
 from relay.observe.verdict import judge, span
 
 MOST_ROWS = 500  # the most shards on the page; ``/status.json`` has all of them

@@ -20,9 +20,7 @@ from relay.config.hidden import redacted
 from relay.observe.health import Stall
 from relay.observe.metrics import Metric
 
-BOUNDS = {"1m": 60.0, "5m": 300.0, "10m": 600.0}
-"""The seconds after which a difference counts, by name. What lasts for the longest may be accused."""
-
+BOUNDS = {"1m": 60.0, "5m": 300.0, "10m": 600.0}  # when a difference counts; after the longest it may be accused
 _MOST_ACCUSED = 100
 _MOST_REASONS = 20  # of one sink
 _PATIENCE = 60.0  # seconds without a complete look until health is red

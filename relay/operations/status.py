@@ -20,7 +20,7 @@ from relay.kafka.group import Member, members, offsets_behind
 from relay.kafka.group_offsets import group as group_of
 from relay.observe.access import Access
 from relay.observe.peers import Peers
-from relay.observe.status_json import FORMAT
+from relay.observe.status import FORMAT
 from relay.observe.verdict import judge
 from relay.operations.dead_letters import DeadLetters
 from relay.operations.gaps import ListedGap, list_gaps

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol
@@ -177,39 +178,30 @@ class PassingChanges(Protocol):
     def poll(self, seconds: float) -> ReceivedChange | None: ...
 
 
+@dataclass
 class ForeverVerifier:
-    """Looks at ``sinks`` in rounds. ``rate``: rows that it reads a second, on average, over all sinks.
+    """Looks at ``sinks`` in rounds."""
 
-    ``open_changes``: opens the topics at their ends. ``say``: receives why a sink cannot be looked at, and why samples
-    are unknown.
-    """
-
-    def __init__(
-        self,
-        sinks: Sequence[Samples],
-        open_changes: Callable[[], PassingChanges],
-        observer: VerifierObserver,
-        *,
-        rate: float,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._sinks, self._open_changes, self._observer, self._rate = sinks, open_changes, observer, rate
-        self._say, self._clock, self._sleep = say, clock, sleep
-        self._changes: PassingChanges | None = None
+    sinks: Sequence[Samples]
+    open_changes: Callable[[], PassingChanges]  # opens the topics at their ends
+    observer: VerifierObserver
+    rate: float  # rows that it reads a second, on average, over all sinks
+    say: Callable[[str], None]  # receives why a sink cannot be looked at, and why samples are unknown
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    _changes: PassingChanges | None = field(default=None, init=False)
 
     def round(self) -> None:
-        unread = self._let_pass(self._clock() + ROUND)
-        most = max(1, int(self._rate * ROUND / len(self._sinks)))
-        for sink in self._sinks:
+        unread = self._let_pass(self.clock() + ROUND)
+        most = max(1, int(self.rate * ROUND / len(self.sinks)))
+        for sink in self.sinks:
             reason = sink.look(most) or unread
-            if (reason or sink.has_read) and self._observer.look(sink.name, reason):
-                self._say(
+            if (reason or sink.has_read) and self.observer.look(sink.name, reason):
+                self.say(
                     f"{sink.name} cannot be looked at: {reason}" if reason else f"{sink.name} can be looked at again"
                 )
-            for reason in self._observer.new_reasons(sink.name):
-                self._say(f"{sink.name} has samples that are unknown: {reason}")
+            for reason in self.observer.new_reasons(sink.name):
+                self.say(f"{sink.name} has samples that are unknown: {reason}")
 
     def close(self) -> None:
         if self._changes is not None:
@@ -219,20 +211,20 @@ class ForeverVerifier:
     def _let_pass(self, until: float) -> str | None:
         """Take the changes that come until then, and return why they could not be read."""
         passed, reason = 0, None
-        while (left := until - self._clock()) > 0:
+        while (left := until - self.clock()) > 0:
             change = None
             try:
                 if self._changes is None:
-                    self._changes = self._open_changes()
+                    self._changes = self.open_changes()
                 change = self._changes.poll(min(left, 0.5))
             except RelayError as error:
                 reason = str(error)
             passed += change is not None
             if reason or passed >= _CHANGES:
                 self.close()
-                self._sleep(left)
+                self.sleep(left)
             elif change is not None:
-                for sink in self._sinks:
+                for sink in self.sinks:
                     sink.pass_by(change)
         return reason
 

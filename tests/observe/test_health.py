@@ -9,8 +9,7 @@ import pytest
 from relay.kafka.checkpoints import partition_of
 from relay.observe.health import STALLED_AFTER, find_stalls, not_ready_reasons
 from relay.observe.liveness import Liveness
-from relay.observe.status import Poll
-from relay.observe.status_json import report
+from relay.observe.status import Poll, report
 from relay.records import Shard
 from tests.clock import Clock
 from tests.observe.known import NOW, PLAN, WALL, finished, listed, polled, reading, source, status

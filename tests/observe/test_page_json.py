@@ -17,7 +17,7 @@ from relay.observe.access import Access
 from relay.observe.history import EVENTS, KEPT, Event, Totals
 from relay.observe.observer import Observer
 from relay.observe.peers import Peers
-from relay.observe.status_json import FORMAT
+from relay.observe.status import FORMAT
 from tests.certificates import Authority
 from tests.observe.known import NOW, WALL, status
 from tests.observe.page_states import (
