@@ -17,8 +17,6 @@ from relay.records.lag import lag_since, shard_watermark, source_watermark
 FORMAT = 2
 """Of ``/status.json``: the page shows only peers with the same. Raise it for each key that is new, gone or changed."""
 
-LISTED = "listed"  # the state of a shard that has no checkpoint yet
-
 
 class Poll(NamedTuple):  # created for every open shard, in a third of the time of a frozen dataclass
     """The polls of a shard that is open in this worker, in monotonic seconds."""
@@ -169,7 +167,7 @@ def _shards(source: SourceView, owned: frozenset[int], now: float, wall: float) 
             "source": source.stream.source,
             "stream": source.stream.label,
             "shard": shard,
-            "state": checkpoint.state.value if checkpoint else LISTED,
+            "state": checkpoint.state.value if checkpoint else "listed",  # no checkpoint yet
             "position": checkpoint.position if checkpoint else None,
             "progress": _time(progress) if progress is not None else None,
             "lag_seconds": _seconds(source.shard_lag(shard, wall)),
