@@ -14,7 +14,6 @@ together with the golden files, a rule only with a lineage in ``tests/lineages.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -127,7 +126,8 @@ def compare(
     if same_shard:
         order = _by_position(a, b)
         return order if order is not None else Order.UNKNOWN if positions_only else _by_timestamp(a, b)
-    linked = [_by_position(*pair) for pair in _on_one_shard(a, b)]
+    both = [(x, y) for x in (a, a.origin) for y in (b, b.origin) if x is not None and y is not None]
+    linked = [_by_position(x, y) for x, y in both if x.shard == y.shard != ""]  # the positions on a common shard
     if not linked and a.origin is None and b.origin is None and not positions_only:
         return _by_timestamp(a, b)
     # The timestamp of a replayed change may have been raised to the floor of its lineage, so against the shard it
@@ -135,16 +135,6 @@ def compare(
     # which had it from a child of its own, and then be younger than its timestamp (I5).
     decided = {order for order in linked if order is not None}
     return decided.pop() if len(decided) == 1 else Order.UNKNOWN
-
-
-def _on_one_shard(a: EventToken, b: EventToken) -> Iterator[tuple[EventToken | OriginToken, EventToken | OriginToken]]:
-    """Yield the pairs of positions, one from each token, on a common shard. The tokens are of two shards."""
-    if b.origin is not None and b.origin.shard == a.shard != "":
-        yield a, b.origin
-    if a.origin is not None and a.origin.shard == b.shard != "":
-        yield a.origin, b
-    if a.origin is not None and b.origin is not None and a.origin.shard == b.origin.shard != "":
-        yield a.origin, b.origin
 
 
 def _by_timestamp(a: EventToken, b: EventToken) -> Order:
