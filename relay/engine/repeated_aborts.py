@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Res
 from relay.errors import Unavailable, checkpoints_deleted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import SILENT_LOG
-from relay.observe.liveness import Liveness
+from relay.observe.health import Liveness
 from relay.reading.open_shard import WARN_AT_FAILURES
 
 log = logging.getLogger(__name__)

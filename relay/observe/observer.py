@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 from relay import __version__
 from relay.config.value_types import iso_time
 from relay.observe import health, metrics
+from relay.observe.health import Liveness
 from relay.observe.history import Recent
-from relay.observe.liveness import Liveness
 from relay.observe.metrics import Metric, Metrics
 from relay.observe.status import FORMAT, SourceView, WorkerStatus, report
 

@@ -33,7 +33,7 @@ from relay.dynamodb.models import Attribute, Model, hash_key, range_key
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.errors import Unavailable
 from relay.kafka.settings import KafkaSettings
-from relay.observe.liveness import Liveness
+from relay.observe.health import Liveness
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
 from spark_consumers.sinks.postgres import PostgresDatabase, problems

@@ -35,7 +35,7 @@ from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.publisher import Aborted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
-from relay.observe.liveness import Liveness
+from relay.observe.health import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard
 from relay.records import Shard, ShardCheckpoint, ShardState, StreamId

@@ -13,7 +13,7 @@ from relay.engine.publishing import Publishing
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import RelayError
 from relay.kafka.settings import KafkaSettings
-from relay.observe.liveness import Liveness
+from relay.observe.health import Liveness
 from relay.observe.metrics import Metrics
 from relay.reading.open_shard import OpenShard
 from relay.records import CommittedRecords, Gap, ReshardJournal, Shard, ShardCheckpoint, ShardState, StreamId

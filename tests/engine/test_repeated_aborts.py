@@ -15,7 +15,7 @@ from relay.engine import repeated_aborts
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.errors import Unavailable
 from relay.kafka.settings import KafkaSettings
-from relay.observe.liveness import Liveness
+from relay.observe.health import Liveness
 from tests.command_line import run_until_caught_up
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.scripted_relay import published_versions, start_relay, write_config

@@ -13,8 +13,8 @@ from relay.config import Config
 from relay.errors import Unavailable
 from relay.observe.access import Access
 from relay.observe.consumers import ConsumersObserver, ConsumerWatch, WatchedStore
+from relay.observe.health import Uncommitted
 from relay.observe.history import Event, Recent, Totals
-from relay.observe.liveness import Uncommitted
 from relay.observe.observer import Observer
 from relay.observe.server import serve, serve_observer
 from relay.observe.status import SourceView, WorkerStatus

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from relay.kafka.checkpoints import partition_of
-from relay.observe.health import STALLED_AFTER, find_stalls, not_ready_reasons
-from relay.observe.liveness import Liveness
+from relay.observe.health import STALLED_AFTER, Liveness, find_stalls, not_ready_reasons
 from relay.observe.status import Poll, report
 from relay.records import Shard
 from tests.clock import Clock

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay.observe.health import STALLED_AFTER, Stall, find_stalls
-from relay.observe.liveness import Liveness
+from relay.observe.health import STALLED_AFTER, Liveness, Stall, find_stalls
 from relay.observe.status import Poll, SourceView, WorkerStatus
 from relay.records import Shard, ShardCheckpoint, ShardState
 from tests.clock import Clock
