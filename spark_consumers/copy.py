@@ -297,7 +297,9 @@ def apply(
     while marks:
         for mark in sorted(marks, key=attrgetter("partition_offset")):
             if mark.snapshot is not None:
-                _apply_mark(batch, table, mark, mark.snapshot, counts, end[mark.place.topic])
+                # I9: a partition without records was added after the snapshot
+                used = [partition for partition, offset in end[mark.place.topic].items() if offset]
+                _apply_mark(batch, table, mark, mark.snapshot, counts, used)
             else:  # the topic got more partitions
                 table.tombstones.snapshots.move(mark.place.topic, mark.place.partition, mark.place.offset)
         # After the sweeps, so that a sweep cut off by a crash is repeated.

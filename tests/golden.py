@@ -222,7 +222,7 @@ def checkpoints() -> Case:
         cases.append(_record(name, given, pending.key, pending.to_json()))
     cases += [_stored(name, given, stream.listing_key, ShardListing) for name, given in records.LISTINGS.items()]
     cases += [_stored(name, given, OWNER_KEYS[0], PartitionOwner) for name, given in records.OWNERS.items()]
-    key = partitions_key("shop")
+    key = partitions_key("shop", "shop.orders")
     cases += [_stored(name, given, key, RequestedPartitions) for name, given in records.PARTITIONS.items()]
     return {"stream": records.STREAM, "shard": records.SHARD, "segment": records.SEGMENT, "cases": cases}
 

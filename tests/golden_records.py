@@ -96,7 +96,7 @@ OWNERS: dict[str, dict[str, Any]] = {
     },
 }
 
-PARTITIONS: dict[str, dict[str, Any]] = {"requested partitions": {"topics": {"shop.orders": 24}}}
+PARTITIONS: dict[str, dict[str, Any]] = {"requested partitions": {"partitions": 24}}
 
 LISTINGS: dict[str, dict[str, Any]] = {
     "a listing": {

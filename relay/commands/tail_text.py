@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from relay.change import MARK
 from relay.config.value_types import iso_time
 from relay.types.items import TYPES
 
@@ -50,13 +51,15 @@ def _record(record: Mapping[str, Any]) -> Iterator[Text]:
     else:
         operation = value["operation"]
         key = "".join(f" {_printable(name)}={_short(part)}" for name, part in (value["key"] or {}).items())
-        edge = value["attributes"].get("snapshot")  # the record that begins or ends a snapshot carries no row
+        # The record that begins or ends a snapshot, or ends a partition, carries no row.
+        mark, snapshot = value["attributes"].get(MARK), value["snapshot"]
+        edge = f"  {mark} of snapshot {snapshot['id']}" if mark and snapshot else f"  {mark}" if mark else ""
         yield (
             where
             + Text(f"{value['committed_at']}  ", "dim")
             + Text(f"{operation:8} ", _COLOURS.get(operation, ""))
             + Text(f"{_printable(value['table'])}{key}", "bold")
-            + Text(f"  {edge} of snapshot {value['snapshot']['id']}" if edge else "")
+            + Text(edge)
         )
         yield from _difference(value["old"] or {}, value["new"] or {}, set(value["key"] or {}))
 

@@ -139,20 +139,17 @@ class Publishing:
             self.transaction.require_owned(key)
             self.transaction.publisher.send(self.settings.watermarks, value, key, 0)
 
-    def everywhere(self, change: Change, resume_timestamp: int, partitions: int | None = None) -> None:
-        """Publish a change that concerns no single item to every partition of its topic.
-
-        ``partitions``: their number, if it is not the present one yet.
-        """
+    def everywhere(self, change: Change, resume_timestamp: int, partitions: range | None = None) -> None:
+        """Publish a change that concerns no single item to every partition of its topic, or to some."""
         self.transaction.begin()
-        writer = self._writer(change.source, change.table, partitions)
-        writer.send_to_all_partitions(self.transaction.publisher, change, resume_timestamp)
+        writer = self._writer(change.source, change.table)
+        writer.send_to_all_partitions(self.transaction.publisher, change, resume_timestamp, partitions)
 
-    def _writer(self, source: str, table: str, partitions: int | None = None) -> TopicWriter:
+    def _writer(self, source: str, table: str) -> TopicWriter:
         writer = self.writers[source, table]
         if writer.topic in self._view.requested_of(source):
             # I2: not as many as the topic has or the config says: other workers may not use the new ones yet
-            writer.spread(partitions or self._view.partitions_of(source).get(writer.topic, writer.partitions))
+            writer.spread(self._view.partitions_of(source).get(writer.topic, writer.partitions))
         return writer
 
     def record(self, key: bytes, value: bytes | None) -> None:

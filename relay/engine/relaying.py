@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
@@ -16,7 +17,7 @@ from relay.engine.topic_writers import open_topic_writers
 from relay.engine.worker import Worker
 from relay.errors import NotDrained, RelayError
 from relay.kafka import topics
-from relay.kafka.checkpoints import committed_records
+from relay.kafka.checkpoints import requested_partitions
 from relay.kafka.freshness import MissedDeletions
 from relay.kafka.limits import largest_records, with_batches
 from relay.kafka.publisher import Probe
@@ -91,7 +92,7 @@ def _run(
         connected = connections.connect()
         sources = list(connected.values())
         names = [table.table for source in sources for table in source.tables()]
-        found = topics.create_missing(admin, config, names, lambda: committed_records(config, admin).all_requested())
+        found = topics.create_missing(admin, config, names, partial(requested_partitions, config, admin))
         settings = settings or KafkaSettings.from_config(config)
         limits = largest_records(found, settings.producer)
         settings = replace(settings, producer=with_batches(settings.producer, limits), limits=limits)

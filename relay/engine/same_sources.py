@@ -67,10 +67,15 @@ class SameSources:
         for other in {each.to_json(): each for each in found}.values():
             for name in {name for name, _ in self._mine.sources.items() ^ other.sources.items()}:
                 self._others.setdefault(name, []).append(other)
-        before = self.differences
-        self.differences = [self._in_words(*each) for each in sorted(self._others.items())]
-        for what in set(self.differences).difference(before):
+        words = [self._in_words(*each) for each in sorted(self._others.items())]
+        for what in set(words).difference(self.differences):
             log.warning("%s: give every worker the same config", what)
+        waiting = (
+            f"topic {topic} waits for {number} partitions, until every worker has seen the request and the one that "
+            "keeps the plan reads the source"
+            for topic, number in self._mine.ready.items()
+        )
+        self.differences = [*words, *waiting]  # I10
 
     def _in_words(self, name: str, others: Sequence[PartitionOwner]) -> str:
         processes = ", ".join(sorted(each.process for each in others))

@@ -15,6 +15,7 @@ from relay.config.sources import DynamoDBConfig
 from relay.dynamodb.columns import typed_key
 from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
+from relay.kafka.checkpoints import requested_partitions
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.debezium_writer import DebeziumWriter, Subjects
 from relay.kafka.limits import largest_records
@@ -111,11 +112,14 @@ def open_topic_writers(
         bounds = offset_bounds(admin, [(config.topic(table), number) for number in range(config.partitions(table))])
         return any(end for _, end in bounds.values())
 
+    requested = partial(requested_partitions, config, admin)
+
     def make(table: TableSchema) -> TopicWriter:
         entry = entries[table.source]
         topic = claim(table.source, table.table)
         if topic not in limits:
-            limits.update(largest_records(topics.create_missing(admin, config, [table.table]), settings.producer))
+            created = topics.create_missing(admin, config, [table.table], requested)
+            limits.update(largest_records(created, settings.producer))
         name = table.table
         common = table, topic, config.partitions(name), entry.key_mode
         limited: dict[str, Any] = {"largest": limits[topic], "dead_letters": letters}

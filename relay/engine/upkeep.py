@@ -182,14 +182,16 @@ class Upkeep:
         tables = [each for each in source.source.tables() if topic_of(each.table) in waiting]
         with fault_of(name):  # I12
             publishing.writers.use([each for each in tables if (each.source, each.table) not in publishing.writers])
-        numbers = {each.table: waiting[topic_of(each.table)] for each in tables}
-        for table, number in numbers.items():
-            mark = end_of_partitions(name, source.stream.label, table, number, source.source.clock())
-            publishing.everywhere(mark, resume)
-        if snapshots is not None and (control := snapshots.control) and control.state is ShardState.READING:
-            for begin in snapshots.marked.marks(control, "begin"):
-                if begin.table in numbers:  # I9: its end is in all partitions, and counts only where its beginning is
-                    publishing.everywhere(begin, resume, numbers[begin.table])
+        former = {each.table: range(plan.partitions[topic_of(each.table)]) for each in tables}
+        for each in tables:
+            mark = end_of_partitions(each, source.stream.label, waiting[topic_of(each.table)], source.source.clock())
+            publishing.everywhere(mark, resume, former[each.table])
+        if snapshots is not None and (control := snapshots.control) and control.state is not ShardState.PLANNED:
+            kinds = ("begin",) if control.state is ShardState.READING else ("begin", "end")
+            for mark in (mark for kind in kinds for mark in snapshots.marked.marks(control, kind)):
+                if mark.table in former:  # I9: a copy counts an end only once it has met it in all partitions
+                    new = range(len(former[mark.table]), waiting[topic_of(mark.table)])
+                    publishing.everywhere(mark, resume, new)
         # I7: a later token than any before, so that tokens tell the order of an item's changes in two partitions.
         spread = replace(plan, partitions={**plan.partitions, **waiting}, floor=source.committed.floor + 1)
         publishing.record(source.stream.plan_key, spread.to_json())

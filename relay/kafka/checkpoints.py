@@ -61,6 +61,11 @@ def committed_records(config: Config, admin: AdminClient | None = None) -> Commi
     return read_checkpoints(config.kafka.client(), topic)
 
 
+def requested_partitions(config: Config, admin: AdminClient) -> Mapping[str, int]:
+    """Return, by topic, the numbers that `relay repartition` has requested. Raises ``Unavailable``."""
+    return committed_records(config, admin).all_requested()
+
+
 class StopRequested(Exception):
     """The relay was asked to stop while it waited for Kafka. Nothing was written during that wait."""
 

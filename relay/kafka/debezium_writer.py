@@ -88,7 +88,7 @@ class DebeziumWriter(TopicWriter):
             publisher, change, full, place, item_key=item_key, reason=reason, detail=detail, encoding="json"
         )
 
-    def _send_to_all(self, publisher: RecordSender, change: Change) -> None:
+    def _send_to_all(self, publisher: RecordSender, change: Change, partitions: range) -> None:
         """Send a TRUNCATE only to the first partition: in others, it would empty tables of sinks that have read on."""
         if not self._header:
             said = "topic %s has no schema and no records, so the TRUNCATE of %s is not sent"

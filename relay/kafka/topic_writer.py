@@ -153,17 +153,22 @@ class TopicWriter:
         """Return the framed value. Raises ``Unencodable``."""
         return self._encoder.encode(change)
 
-    def send_to_all_partitions(self, publisher: RecordSender, change: Change, resume_timestamp: int) -> None:
-        """Send ``change``, which is not about one item, to all partitions. Raises ``RelayError`` if it is too large."""
-        change.resume_timestamp, change.relayed_at = resume_timestamp, time.time_ns() // 1000
-        self._send_to_all(publisher, change)
+    def send_to_all_partitions(
+        self, publisher: RecordSender, change: Change, resume_timestamp: int, partitions: range | None = None
+    ) -> None:
+        """Send ``change``, which is not about one item, to all partitions, or to some.
 
-    def _send_to_all(self, publisher: RecordSender, change: Change) -> None:
+        Raises ``RelayError`` if it is too large.
+        """
+        change.resume_timestamp, change.relayed_at = resume_timestamp, time.time_ns() // 1000
+        self._send_to_all(publisher, change, range(self.partitions) if partitions is None else partitions)
+
+    def _send_to_all(self, publisher: RecordSender, change: Change, partitions: range) -> None:
         headers = self._headers(change)
         value = self._encoder.encode(change)
         key = change.event_id.encode()  # a compacted topic refuses records without a key; no item has this key
         self._check_size(change, value, key, headers)
-        for number in range(self.partitions):
+        for number in partitions:
             publisher.send(self.topic, value, key, number, headers)
 
     def _headers(self, change: Change) -> Headers:

@@ -34,7 +34,7 @@ SILENT_LOG.propagate = False
 MOVE = (
     "move to a new topic: stop the relay, let every consumer read the old topic to its end, set another `topics` "
     'template (such as "{name}.{table}.2") along with the new number, restart the relay, and start the consumers with '
-    "new checkpoints (relay/kafka/README.md, Changing the number of partitions)"
+    "new checkpoints (relay/kafka/README.md, Moving a table to another topic)"
 )
 
 SPREAD = "run `relay repartition CONFIG TABLE --partitions {}`, which keeps the changes of every key in order"

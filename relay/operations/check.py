@@ -20,7 +20,7 @@ from relay.extras import needs
 from relay.jvm.connectors import connectors_of, installed_spark
 from relay.jvm.java import find_java
 from relay.kafka import permissions, topics
-from relay.kafka.checkpoints import committed_records
+from relay.kafka.checkpoints import committed_records, requested_partitions
 from relay.kafka.settings import KafkaSettings, unusable_security
 from relay.native import CoreMissing, core
 from relay.observe.access import Access, client_side
@@ -133,7 +133,7 @@ def _run(name: str, check: Check) -> list[Finding]:
 
 def _check_kafka(config: Config) -> list[Finding]:
     admin = topics.connect(config)
-    found = topics.survey(admin, config, list(config.tables), lambda: committed_records(config, admin).all_requested())
+    found = topics.survey(admin, config, list(config.tables), partial(requested_partitions, config, admin))
     has_acls = config.kafka.iam is None
     problems = _moved_keys(config, admin)
     if has_acls:

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -25,6 +26,7 @@ from relay.config import Config
 from relay.config.value_types import duration_text, iso_time
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
+from relay.kafka.checkpoints import requested_partitions
 from relay.kafka.committed import read_committed
 from relay.kafka.dead_letters import DISMISSED_SUFFIX, REDRIVEN_SUFFIX
 from relay.kafka.limits import Headers, largest_records, record_size, with_batches
@@ -228,7 +230,9 @@ class DeadLetters:
 
     def _topics(self) -> list[FoundTopic]:
         """Return the relay's topics that exist."""
-        return [each for each in topics.survey(self._admin, self.config, list(self.tables.values())) if each.exists]
+        requested = partial(requested_partitions, self.config, self._admin)
+        found = topics.survey(self._admin, self.config, list(self.tables.values()), requested)
+        return [each for each in found if each.exists]
 
     def _publisher(self, limits: Mapping[str, int], command: str) -> Publisher:
         """Return a producer. It fences the previous one of the same ``command`` and ends its transaction."""

@@ -75,19 +75,26 @@ def repartition(
     if settings.checkpoints not in there or topic not in there:
         raise _unpublished(config, table)
     view = read_checkpoints(settings.client, settings.checkpoints)
-    before, requested = view.partitions_of(entry.name).get(topic), dict(view.requested_of(entry.name))
+    before, requested = view.partitions_of(entry.name).get(topic), view.requested_of(entry.name).get(topic, 0)
     if before is None:
         raise _unpublished(config, table)
     found = Repartitioned(topic, partitions, before, len(members(admin, settings.group, settings.checkpoints)))
     if before == partitions:
         return replace(found, done=True)
+    without = sorted({each.process for each in view.owners.values() if entry.name not in each.sources})
+    if (
+        found.workers and without
+    ):  # I10: one of them may keep the plan, which only a worker that reads the source changes
+        raise RelayError(
+            f"source {entry.name} is not in the config of {', '.join(without)}: give every worker the same config first"
+        )
     exist = len(there[topic].partitions)
-    if partitions < max(before, exist, requested.get(topic, 0)):
-        raise _too_few(topic, partitions, before, exist, requested.get(topic, 0))
+    if partitions < max(before, exist, requested):
+        raise _too_few(topic, partitions, before, exist, requested)
     if exist < partitions:
         _add(admin, topic, exist, partitions)
-    record = RequestedPartitions({**requested, topic: partitions})
-    write_unfenced(settings, partitions_key(entry.name), record.to_json(), "relay repartition")
+    key = partitions_key(entry.name, topic)
+    write_unfenced(settings, key, RequestedPartitions(partitions).to_json(), "relay repartition")
     deadline = time.monotonic() + (patience if found.workers else 0.0)
     while time.monotonic() < deadline:
         sleep(_LOOK_EVERY)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -20,7 +21,7 @@ from relay.engine.kinds import open_source
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
-from relay.kafka.checkpoints import CheckpointView, read_checkpoints
+from relay.kafka.checkpoints import CheckpointView, read_checkpoints, requested_partitions
 from relay.kafka.group import members
 from relay.kafka.producers import Identity
 from relay.kafka.publisher import Aborted, Fenced, Publisher
@@ -85,7 +86,8 @@ def accept_lost_state(config: Config) -> Iterator[Gap]:
         sources = [stack.enter_context(closing(open_source(entry))) for entry in config.sources]
         streams = call_all("connect", [source.connect for source in sources])
         tables = [table for source in sources for table in source.tables()]
-        topics.create_missing(admin, config, [table.table for table in tables])
+        names = [table.table for table in tables]
+        topics.create_missing(admin, config, names, partial(requested_partitions, config, admin))
         _require_no_workers(config, settings)
         lost, schemas = LostState(admin, config), stack.enter_context(closing(open_schemas(config)))
         for name, loss in lost.without_schema(schemas, tables).items():

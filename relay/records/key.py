@@ -71,9 +71,9 @@ def request_key(source: str, request: str) -> bytes:
     return orjson.dumps([_VERSION, RecordKind.REQUEST, source, request])
 
 
-def partitions_key(source: str) -> bytes:
-    """Return the key of the numbers of partitions that were requested for the topics of a source."""
-    return orjson.dumps([_VERSION, RecordKind.PARTITIONS, source, ""])
+def partitions_key(source: str, topic: str) -> bytes:
+    """Return the key of the number of partitions that was last requested for a topic of a source."""
+    return orjson.dumps([_VERSION, RecordKind.PARTITIONS, source, topic])
 
 
 def owner_key(number: int) -> bytes:

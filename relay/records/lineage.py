@@ -148,12 +148,15 @@ class Lineage:
                 yield shard
 
     def floor(self, shard: Shard) -> int:
-        """Return the earliest timestamp for tokens of ``shard``, in seconds: its last, or of its ancestors."""
+        """Return the earliest timestamp for tokens of ``shard``, in seconds: its last, or of its ancestors.
+
+        The floor of the plan may be later: it rises when a topic gets more partitions.
+        """
         checkpoints, plan = self.committed.checkpoints, self.committed.plan
+        floor, seen, waiting = plan.floor if plan is not None else 0, set[str](), list(shard.parents)
         own = checkpoints.get(shard.id)
         if own is not None and own.token is not None:
-            return own.token.timestamp
-        floor, seen, waiting = plan.floor if plan is not None else 0, set[str](), list(shard.parents)
+            return max(own.token.timestamp, floor)  # I7
         while waiting:
             name = waiting.pop()
             if name in seen:

@@ -59,9 +59,9 @@ class PartitionOwner(StoredRecord):
 
 @dataclass(frozen=True, slots=True)
 class RequestedPartitions(StoredRecord):
-    """How many partitions the changes on the ``topics`` of a source are to be spread over, by topic.
+    """Over how many ``partitions`` the changes on a topic are to be spread.
 
-    A request is fulfilled once the plan has its number. It stays: from then on its topic no longer follows the config.
+    The request is fulfilled once the plan has this number. It stays: its topic no longer follows the config.
     """
 
-    topics: Mapping[str, int] = field(default_factory=dict)
+    partitions: int

@@ -91,7 +91,7 @@ class CommittedRecords:
         self._of_source: dict[str, list[CommittedStream]] = {}
         self._requests: dict[str, dict[str, SnapshotRequest]] = {}  # by source and id
         self.owners: dict[bytes, PartitionOwner] = {}  # by key
-        self.requested_partitions: dict[str, RequestedPartitions] = {}  # by source
+        self.requested_partitions: dict[str, dict[str, RequestedPartitions]] = {}  # by source and topic
         # The number of records applied by source, "" for owners; and the sources with new records since the set was
         # last cleared.
         self.versions: Counter[str] = Counter()
@@ -106,7 +106,7 @@ class CommittedRecords:
             elif kind is RecordKind.OWNER:
                 _put(self.owners, key, PartitionOwner, value)
             elif kind is RecordKind.PARTITIONS:
-                _put(self.requested_partitions, stream.source, RequestedPartitions, value)
+                _put(self.requested_partitions.setdefault(stream.source, {}), name, RequestedPartitions, value)
             else:
                 self.of(stream).apply(kind, name, value)
         except ValueError as error:
@@ -139,12 +139,11 @@ class CommittedRecords:
 
     def requested_of(self, source: str) -> Mapping[str, int]:
         """Return, by topic, the requested numbers of partitions, fulfilled or not."""
-        found = self.requested_partitions.get(source)
-        return found.topics if found is not None else {}
+        return {topic: each.partitions for topic, each in self.requested_partitions.get(source, {}).items()}
 
     def all_requested(self) -> Mapping[str, int]:
         """Return the same for the topics of all sources."""
-        return {topic: each for found in self.requested_partitions.values() for topic, each in found.topics.items()}
+        return {topic: each.partitions for of in self.requested_partitions.values() for topic, each in of.items()}
 
     def partitions_of(self, source: str) -> Mapping[str, int]:
         """Return, by topic, over how many partitions the changes of ``source`` are spread now."""

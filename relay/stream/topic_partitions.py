@@ -10,6 +10,7 @@ from relay.config import Config
 from relay.kafka import topics
 from relay.kafka.partition_offsets import offset_bounds
 from relay.records import Plan
+from relay.table import TableSchema
 
 
 def with_partitions(plan: Plan, config: Config, requested: Mapping[str, int]) -> Plan:
@@ -49,16 +50,16 @@ def moved_keys(admin: AdminClient, config: Config, plan: Plan, requested: Mappin
     }
 
 
-def end_of_partitions(source: str, label: str, table: str, partitions: int, now: float) -> Change:
+def end_of_partitions(table: TableSchema, label: str, partitions: int, now: float) -> Change:
     """Return the mark after which a table's changes go to so many ``partitions``. ``now``: seconds since the epoch.
 
     It is the last record of the table in each former partition in which the old number counts (I2).
     """
     return Change(
-        event_id=event_id(label, f"partitions/{partitions}", table, b"", 0),
+        event_id=event_id(label, f"partitions/{partitions}", table.table, b"", 0),
         operation=Operation.READ,
-        source=source,
-        table=table,
+        source=table.source,
+        table=table.table,
         key=None,
         old=None,
         new=None,

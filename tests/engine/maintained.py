@@ -51,9 +51,9 @@ class Committed:
         self._hidden: list[dict[bytes, bytes | None]] = []
         self._records: dict[bytes, bytes | None] = {}
         self._gaps: list[Gap] = []
-        # The attributes of marks, and to how many partitions they went; None if to as many as before.
-        self.marks: list[tuple[Mapping[str, str], int | None]] = []
-        self._marks: list[tuple[Mapping[str, str], int | None]] = []
+        # The attributes of marks, and the partitions to which they went; None for all.
+        self.marks: list[tuple[Mapping[str, str], range | None]] = []
+        self._marks: list[tuple[Mapping[str, str], range | None]] = []
 
     def gap(self, source: Source, gap: Gap) -> None:
         self._gaps.append(gap)
@@ -61,7 +61,7 @@ class Committed:
     def record(self, key: bytes, value: bytes | None) -> None:
         self._records[key] = value
 
-    def everywhere(self, change: Change, resume_timestamp: int, partitions: int | None = None) -> None:
+    def everywhere(self, change: Change, resume_timestamp: int, partitions: range | None = None) -> None:
         self._marks.append((change.attributes, partitions))
 
     def tell(self, key: bytes, listing: ShardListing) -> None:

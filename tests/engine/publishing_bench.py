@@ -116,7 +116,9 @@ class Writer:
             publisher.send("shop.orders", change.event_id.encode(), b"", 0)
         return len(changes)
 
-    def send_to_all_partitions(self, publisher: ScriptedPublisher, change: Change, resume: int) -> None:
+    def send_to_all_partitions(
+        self, publisher: ScriptedPublisher, change: Change, resume: int, partitions: range | None = None
+    ) -> None:
         publisher.send("shop.orders", b"everywhere", b"", 0)
 
 

@@ -208,10 +208,9 @@ def test_changes_and_marks_go_to_as_many_partitions_as_the_plan_says() -> None:
     bench.partitions["shop.orders"] = 24
     bench.publishing.page(bench.shard(), page(2))
     assert writer.partitions == 24
-    bench.publishing.everywhere(page(3).changes[0], 0, partitions=48)
+    bench.partitions["shop.orders"] = 48
+    bench.publishing.everywhere(page(3).changes[0], 0)
     assert writer.partitions == 48
-    bench.publishing.everywhere(page(4).changes[0], 0)
-    assert writer.partitions == 24
 
 
 def test_tables_whose_key_has_changed_put_their_shard_aside_before_anything_of_the_page_is_sent() -> None:

@@ -252,6 +252,8 @@ def test_a_topic_gets_more_partitions_only_once_the_owner_of_each_partition_wait
     same.serve(cast(Any, committed), {"t": 24})
     assert same.are_ready("t", 24)
     assert not same.are_ready("t", 48)
+    (said,) = same.differences  # I10: if it lasts, health is red
+    assert said.startswith("topic t waits for 24 partitions, until every worker has seen the request")
     for other in PartitionOwner("other", {"s": "new"}), PartitionOwner("other", {"s": "new"}, {"t": 12}):
         committed.view.apply(OWNER_KEYS[5], other.to_json())
         assert not same.are_ready("t", 24)

@@ -352,7 +352,7 @@ def test_a_source_is_closed_until_no_worker_publishes_to_the_former_partitions(s
     another(free, relay, {})
     relay.write("shard-00000", ShardCheckpoint(ShardState.READING, token=EventToken(5000, "s", "x"), updated_at=1000.0))
     before = relay.plan
-    relay.view.apply(partitions_key("orders"), RequestedPartitions({"test.orders": 24}).to_json())
+    relay.view.apply(partitions_key("orders", "test.orders"), RequestedPartitions(24).to_json())
     for _ in range(3):
         relay.serve()
     assert not relay.state.is_open
@@ -362,7 +362,7 @@ def test_a_source_is_closed_until_no_worker_publishes_to_the_former_partitions(s
     another(free, relay, {"test.orders": 24})
     relay.serve_until(lambda: len(relay.state.shards.open) == 2)
     assert relay.plan == replace(before, partitions={"test.orders": 24}, floor=5001)
-    assert relay.committed.marks == [({MARK: "repartition", "partitions": "24"}, None)]
+    assert relay.committed.marks == [({MARK: "repartition", "partitions": "24"}, range(1))]
     relay.serve()
     assert relay.view.owners[OWNER_KEYS[next(iter(relay.owned))]].ready == {}
 
@@ -374,9 +374,9 @@ def test_a_running_snapshot_begins_in_new_partitions_too(source: ScriptedSource)
     relay.serve_until(lambda: len(relay.state.shards.open) == 2)
     running = SnapshotControl(ShardState.READING, "1", begun=SnapshotBeginning(as_of=7), tables=("orders",))
     relay.view.apply(relay.stream.snapshot_key, running.to_json())
-    relay.view.apply(partitions_key("orders"), RequestedPartitions({"test.orders": 24}).to_json())
+    relay.view.apply(partitions_key("orders", "test.orders"), RequestedPartitions(24).to_json())
     relay.serve_until(lambda: relay.plan.partitions == {"test.orders": 24})
-    assert ({MARK: "begin"}, 24) in relay.committed.marks
+    assert ({MARK: "begin"}, range(1, 24)) in relay.committed.marks
 
 
 def test_a_schema_that_is_refused_while_a_topic_gets_more_partitions_stops_its_source_alone(
@@ -390,7 +390,7 @@ def test_a_schema_that_is_refused_while_a_topic_gets_more_partitions_stops_its_s
         raise RelayError("the registry refuses it")
 
     monkeypatch.setattr(relay.committed.writers, "use", refuse)
-    relay.view.apply(partitions_key("orders"), RequestedPartitions({"test.orders": 24}).to_json())
+    relay.view.apply(partitions_key("orders", "test.orders"), RequestedPartitions(24).to_json())
     with pytest.raises(RelayError, match="the registry refuses it") as refused:
         relay.serve_until(lambda: False)
     assert refused.value.source == "orders"

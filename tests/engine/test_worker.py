@@ -316,6 +316,10 @@ def test_who_takes_over_knows_the_requested_partitions_before_it_reads_anything(
 
     monkeypatch.setattr(CheckpointView, "require_end", require_end)
     source = ScriptedSource("orders")
-    with running(config_of(unique, kafka.bootstrap_servers, [source]), [source]):
-        wait_until(lambda: source.openings or None, PATIENCE)
-    assert {partition_of(partitions_key("orders"))} in required
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    with running(config, [source]) as worker:
+        wait_until(lambda: worker._group.view.partitions_of("orders") or None, PATIENCE)
+    required.clear()
+    with running(config, [source]) as worker:
+        wait_until(lambda: worker._sources["orders"].shards.open or None, PATIENCE)
+    assert {partition_of(partitions_key("orders", config.topic("orders")))} in required

@@ -20,9 +20,14 @@ from confluent_kafka import murmur2
 from relay.avro.registry import open_schemas
 from relay.change import MARK
 from relay.config import load
+from relay.kafka.checkpoints import OWNER_KEYS
+from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import connect, list_topics
+from relay.kafka.unfenced import write_unfenced
+from relay.operations import repartition as operation
 from relay.operations.repartition import Repartitioned
 from relay.operations.repartition import repartition as spread
+from relay.records import PartitionOwner
 from relay.token import EventToken, Order, compare
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.harness import Relay
@@ -220,6 +225,21 @@ def test_what_cannot_be_done_is_refused_before_anything_is_changed(relay: Operat
     config = yaml.safe_load(relay.path.read_text())
     relay.path.write_text(yaml.safe_dump({**config, "schema_registry": {"url": "http://127.0.0.1:9"}}))
     assert "has no mark that ends a partition" in refusal(TABLE, "--partitions", "32", code=2)
+
+
+def test_a_source_that_another_worker_does_not_have_is_refused(
+    relay: Operated, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: if that worker keeps the plan, the source would stand still."""
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    relay.run()
+    settings, other = KafkaSettings.from_config(load(relay.path)), PartitionOwner("host/7", {})
+    write_unfenced(settings, OWNER_KEYS[5], other.to_json(), "relay status")
+    monkeypatch.setattr(operation, "members", lambda *of: ["a worker"])
+    refused = relay.command("repartition", "CONFIG", TABLE, "--partitions", "16", code=1).stderr
+    assert "source s is not in the config of host/7: give every worker the same config first" in refused
+    assert len(list_topics(connect(load(relay.path)), load(relay.path))[f"{relay.name}.{TABLE}"].partitions) == BEFORE
 
 
 def test_a_worker_that_is_killed_between_the_request_and_the_switch_loses_and_doubles_nothing(

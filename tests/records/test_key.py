@@ -24,7 +24,7 @@ def test_a_key_says_what_its_record_is_and_of_what_whatever_the_names(source: st
         stream.snapshot_key: (RecordKind.SNAPSHOT, stream, ""),
         request_key(source, name): (RecordKind.REQUEST, StreamId(source, ""), name),
         owner_key(7): (RecordKind.OWNER, StreamId("", ""), "7"),
-        partitions_key(source): (RecordKind.PARTITIONS, StreamId(source, ""), ""),
+        partitions_key(source, name): (RecordKind.PARTITIONS, StreamId(source, ""), name),
     }
     assert len(keys) == len(RecordKind)
     assert {key: parse_key(key) for key in keys} == keys

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.records import PRUNE_AFTER, Gap, Lineage, PendingGap, Shard, ShardCheckpoint, ShardState
+from relay.records import PRUNE_AFTER, Gap, Lineage, PendingGap, Plan, Shard, ShardCheckpoint, ShardState
 from relay.token import EventToken
 from tests.records.graphs import finished, lineage_of
 
@@ -197,3 +197,11 @@ def test_the_floor_of_a_shard_that_was_read_is_its_own_last_timestamp() -> None:
     token = EventToken(1500, "orders/label/c", "DynamoDB/1")
     read = {"c": ShardCheckpoint(ShardState.READING, token=token), "p": ShardCheckpoint(ShardState.FINISHED)}
     assert given_that(lineage_of(), read).floor(Shard("c", ("p",))) == 1500
+
+
+def test_the_floor_of_the_plan_may_be_later_than_the_last_timestamp_of_a_shard() -> None:
+    """I7: once a topic has more partitions, every token is later than the ones in the former partitions."""
+    token = EventToken(1500, "orders/label/c", "DynamoDB/1")
+    graph = given_that(lineage_of(), {"c": ShardCheckpoint(ShardState.READING, token=token)})
+    graph.committed.plan = Plan("latest", 0.0, {}, {}, floor=1501)
+    assert graph.floor(Shard("c")) == 1501

@@ -140,7 +140,11 @@ def test_a_record_of_the_checkpoints_is_read_back(case: dict[str, Any]) -> None:
         *((gap.key, gap) for gap in known.pending_gaps.values()),
         *((request.key, request) for request in view.requests_of("shop")),
         *view.owners.items(),
-        *((partitions_key(source), asked) for source, asked in view.requested_partitions.items()),
+        *(
+            (partitions_key(source, topic), asked)
+            for source, topics in view.requested_partitions.items()
+            for topic, asked in topics.items()
+        ),
     ]
     assert [(place, record.to_json()) for place, record in found if record is not None] == [(key, value)]
 

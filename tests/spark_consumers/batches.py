@@ -117,8 +117,9 @@ def row_of(each: Published) -> tuple[Any, ...]:
 
 
 def end_of(changes: Sequence[Published], partitions: int = 1) -> Offsets:
-    """Return the end of a batch whose topics have so many partitions."""
-    return {each.head.place.topic: {str(number): 0 for number in range(partitions)} for each in changes}
+    """Return the end of a batch whose topics have so many partitions with records, and one without."""
+    ends = {str(number): 1_000_000 for number in range(partitions)} | {str(partitions): 0}
+    return {each.head.place.topic: ends for each in changes}
 
 
 def play(

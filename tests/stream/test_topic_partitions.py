@@ -85,7 +85,7 @@ def test_partitions_that_were_added_are_refused_although_the_config_names_their_
     write(relay, 2)
     said = errors(relay.run(code=3))[-1]
     assert f"topic '{relay.topic('changes')}' had 6 partitions when its changes were published, and has 12 now" in said
-    assert "move to a new topic: stop the relay" in said
+    assert f"run `relay repartition {relay.path} TABLE --partitions 12`" in said
     assert len(relay.changes()) == len(ITEMS)
     checked = relay.command("check", "CONFIG", code=3).stdout.splitlines()
     assert [line for line in checked if "had 6 partitions when its changes were published" in line]
