@@ -82,9 +82,7 @@ def repartition(
     if before == partitions:
         return replace(found, done=True)
     without = sorted({each.process for each in view.owners.values() if entry.name not in each.sources})
-    if (
-        found.workers and without
-    ):  # I10: one of them may keep the plan, which only a worker that reads the source changes
+    if found.workers and without:  # I10: if one of them keeps the plan, nobody changes it
         raise RelayError(
             f"source {entry.name} is not in the config of {', '.join(without)}: give every worker the same config first"
         )
