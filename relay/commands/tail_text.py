@@ -52,7 +52,7 @@ def _record(record: Mapping[str, Any]) -> Iterator[Text]:
         operation = value["operation"]
         key = "".join(f" {_printable(name)}={_short(part)}" for name, part in (value["key"] or {}).items())
         # The record that begins or ends a snapshot, or ends a partition, carries no row.
-        mark, snapshot = value["attributes"].get(MARK), value["snapshot"]
+        mark, snapshot = value["attributes"].get(MARK), value.get("snapshot")
         edge = f"  {mark} of snapshot {snapshot['id']}" if mark and snapshot else f"  {mark}" if mark else ""
         yield (
             where

@@ -276,9 +276,9 @@ class Worker:
             # A segment's record means nothing without the control record of its snapshot.
             snapshots = [each.snapshots for each in self._sources.values() if each.snapshots is not None]
             controls = {partition_of(each.stream.snapshot_key) for each in snapshots}
+            published = [(name, topic) for name in self._sources for topic in self._group.view.partitions_of(name)]
             # I2: the former owner may have said that it publishes nothing until a topic has more partitions.
-            topics = [(name, topic) for name in self._sources for topic in self._group.view.partitions_of(name)]
-            controls |= {partition_of(partitions_key(*each)) for each in topics}
+            controls |= {partition_of(partitions_key(*each)) for each in published}
             if gained:
                 self._group.view.require_end(controls, self._group.barrier_timeout)
             log.info("took over %d partitions", len(gained), extra={"event": "rebalance"})

@@ -299,7 +299,7 @@ class Outcome:
         made = {shard.table: shard for shard in shards}
         writers = TopicWriters(lambda table: made[table].writer(), made)
         producers = OneProducer(self.publisher)
-        view = SimpleNamespace(checkpoints={}, topic=SETTINGS.checkpoints)
+        view = SimpleNamespace(checkpoints={}, topic=SETTINGS.checkpoints, requested_of=lambda source: {})
         group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set(), view=view)
         metrics, liveness = Metrics(), Liveness()
         owners = {shard.table.source: Owner(shard.table.source) for shard in shards}

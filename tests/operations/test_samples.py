@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -125,10 +126,9 @@ def test_a_key_that_cannot_be_read_keeps_no_other_from_being_judged_and_is_unkno
         (name, *({"cache": ("stale", "order:1"), "copy": ("different", "1")}[name]))
     }
     assert report()["samples"]["consistent"] >= 18
-    assert (
-        report()["blind"]
-        == {"cache": "the loader failed for 1 keys", "copy": "a value among 1 rows cannot be carried"}[name]
-    )
+    # The key is looked at alone, or beside one that was accused.
+    blind = {"cache": "the loader failed for [12] keys", "copy": "a value among [12] rows cannot be carried"}[name]
+    assert re.fullmatch(blind, report()["blind"])
     assert f"{name} cannot be looked at" in [stall.what for stall in world.observer.stalls()]
     world.rounds(20)
     assert report()["samples"]["unknown"] == 1

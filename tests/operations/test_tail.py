@@ -30,6 +30,7 @@ from relay.config import Config, load
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
 from relay.operations.tail import json_values, record_json, tail
+from relay.stream.topic_partitions import end_of_partitions
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.listening import NOBODY
@@ -122,6 +123,12 @@ def test_the_text_names_the_snapshot_that_a_record_begins(capsys: pytest.Capture
     assert capsys.readouterr().out == (
         "shop.orders[3]@17  2027-01-15T08:00:00Z  READ     orders  begin of snapshot 17-ab\n"
     )
+
+
+def test_the_text_shows_the_mark_that_ends_a_partition(capsys: pytest.CaptureFixture[str]) -> None:
+    mark = end_of_partitions(TABLE, "label", 24, 1_800_000_000.0)
+    printer()(record_json(message(encoder().encode(mark)), KnownSchemas(TABLE)))
+    assert capsys.readouterr().out == "shop.orders[3]@17  2027-01-15T08:00:00Z  READ     orders  repartition\n"
 
 
 def test_what_a_terminal_would_obey_is_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def test_seen_snapshots_are_stored_as_json() -> None:
     seen.begin("orders", 4, "b", 8)
     seen.end(4, 50)
     assert SeenSnapshots.from_json(seen.to_json()) == seen
-    stored = '{"begun": {"3": 7, "4": 8}, "ended": {"4": 50}, "running": {"3": "a"}, "topic": "orders"}'
+    stored = '{"begun": {"3": 7, "4": 8}, "ended": {"4": 50}, "moved": {}, "running": {"3": "a"}, "topic": "orders"}'
     assert seen.to_json() == stored
 
 
