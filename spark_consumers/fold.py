@@ -25,7 +25,10 @@ PartitionOffset = tuple[int, int]  # of a record in Kafka
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of a record. Within one partition of a topic, an item's changes are in the order of the source (I2)."""
+    """The place of a record. Within one partition of a topic, an item's changes are in the order of the source (I2).
+
+    An item may move to another partition. Its tokens there have later timestamps than all before.
+    """
 
     topic: str
     partition: int
@@ -160,10 +163,16 @@ def _verdict(stored: StoredRow | None, change: ChangeHead) -> Verdict:
 
 
 def _is_replay(stored: StoredRow, change: ChangeHead) -> bool:
-    """Whether the topic has ``change`` at or before the stored one, so that it is applied again."""
+    """Whether the topic has ``change`` at or before the stored one, so that it is applied again, or too late.
+
+    `relay repartition` moves items between partitions. If the one with the later changes is read first, a row that a
+    snapshot has read may meet changes that it already has.
+    """
     before, place = stored.place, change.place
-    if before is None or (before.topic, before.partition) != (place.topic, place.partition):
+    if before is None or before.topic != place.topic:
         return False
+    if before.partition != place.partition:  # I7
+        return change.token is not None and 0 < change.token.timestamp < stored.read_as_of  # I5: 0 is unknown
     return place.offset <= before.offset
 
 

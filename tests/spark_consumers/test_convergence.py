@@ -82,6 +82,71 @@ def test_what_a_driver_that_is_behind_applies_again_does_not_change_the_result(
     assert state == clean
 
 
+@st.composite
+def moved_histories(draw: st.DrawFn) -> tuple[list[ChangeHead], list[ChangeHead]]:
+    """One item's changes in its former partition, and the later ones in another; one of both has a row of a snapshot.
+
+    As after `relay repartition`, later tokens have later timestamps. The row has whatever is older than its ``as_of``,
+    and perhaps more.
+    """
+    history = draw(histories())
+    cut = draw(st.integers(0, len(history)))
+    for number in range(cut, len(history)):
+        token = history[number].token
+        assert token is not None
+        later = replace(token, timestamp=token.timestamp + 100)
+        history[number] = replace(history[number], token=later, place=Place("topic", 7, 10 * number))
+    at = draw(st.integers(0, len(history)) | st.just(len(history)))
+    times = [each.token.timestamp for each in history if each.token is not None]
+    latest = times[at] if at < len(history) else times[-1] + 1
+    partition = draw(st.sampled_from([3, 7])) if at == cut else 3 if at < cut else 7
+    as_of = latest - draw(st.integers(0, 3))
+    row = replace(read(0, Place("topic", partition, 10 * at - 5)), snapshot=Snapshot("one", as_of))
+    topic = [*history[:at], row, *history[at:]]
+    former, present = ([each for each in topic if each.place.partition == number] for number in (3, 7))
+    return former, present
+
+
+@given(moved_histories(), st.data())
+@settings(deadline=None)
+def test_an_item_that_has_moved_ends_the_same_in_whatever_order_its_partitions_are_read(
+    histories: tuple[list[ChangeHead], list[ChangeHead]], data: st.DataObject
+) -> None:
+    """I7: a copy that is behind, or a new one, may read the partition first that has the later changes."""
+
+    def found(state: StoredRow | None) -> StoredRow | None:
+        # Whether a row of a snapshot was stored before what has replaced it depends on the order.
+        return None if state is None else replace(state, read_as_of=0)
+
+    clean = found(apply(None, [*histories[0], *histories[1]]))
+    rest = [iter(each) for each in histories]
+    order = data.draw(st.permutations([n for n in (0, 1) for _ in histories[n]]))
+    state = apply(None, [next(rest[n]) for n in order])
+    assert found(state) == clean
+    for partition in data.draw(st.lists(st.sampled_from(histories), max_size=3)):  # a driver that is behind
+        begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(partition))] * 2)))
+        state = apply(state, partition[begin:end])
+    assert found(state) == clean
+
+
+def test_a_row_that_was_read_is_compared_by_time_with_changes_of_other_partitions_of_its_topic() -> None:
+    """I5, I7: it has what is older than ``as_of``. What has no time, or is of another topic, is stored."""
+    stored = apply(None, [replace(read(9), place=Place("topic", 7, 50))])  # as of 1010
+    for older in (change(9, place=Place("topic", 3, 99)), change(9, deletes=True, place=Place("topic", 9, 1))):
+        assert apply(stored, [older]) == stored
+    timeless = EventToken(0, "s/l/a", "DynamoDB/9")
+    for newer in (
+        change(10, place=Place("topic", 3, 1)),
+        change(9, place=Place("other", 3, 1)),
+        change(9, place=Place("topic", 7, 51)),
+        replace(change(9, place=Place("topic", 3, 1)), token=timeless),
+        replace(change(9, place=Place("topic", 3, 1)), token=None),
+    ):
+        after = apply(stored, [newer])
+        assert after is not None
+        assert (after.item, after.place) == (newer.new, newer.place)
+
+
 def test_a_driver_that_is_behind_does_not_undo_the_last_change_of_a_transaction() -> None:
     """I7: two changes of one row in a transaction have one token. A batch may end between them."""
     first, last = (replace(change(1, place=Place("topic", 3, number)), event_id=f"e{number}") for number in (1, 2))
