@@ -103,5 +103,5 @@ def is_stored(operator: str, number: str) -> str:
 IS_OLDER = f"(({is_stored('<', 's.first')}) OR t._relay_token IS NULL AND NOT {IS_BEHIND})"
 """SQL that says whether a stored row ``t`` is older than all changes of the item ``s``.
 
-The token decides, or, where a snapshot has read the row and it has none, that the topic has the changes behind it.
+The token decides, or, where a snapshot has read the row and it has none, that its partition has the changes behind it.
 """

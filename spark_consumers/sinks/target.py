@@ -136,8 +136,8 @@ class TargetTable(Protocol):
 
         If the stored token is newer, or the change's own, all of the item's changes are ignored. Older means older
         than the first of them. A row that a snapshot has read has no token: it is older if the topic does not have it
-        behind the first change. Whatever else is stored, the item is left as it is. ``changes``: changes of this table,
-        in one topic, each of one item. ``found``: their summary.
+        behind the first change, nor in another partition. Whatever else is stored, the item is left as it is.
+        ``changes``: changes of this table, in one topic, each of one item. ``found``: their summary.
         """
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
@@ -196,10 +196,13 @@ STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete
 """The columns that hold the state of a row, in the order of `state`."""
 
 IS_BEHIND = (
-    "coalesce(t._relay_topic = s._relay_topic AND t._relay_partition = s._relay_partition"
-    " AND t._relay_offset >= s.first_offset, false)"
+    "coalesce(t._relay_topic = s._relay_topic"
+    " AND (t._relay_partition <> s._relay_partition OR t._relay_offset >= s.first_offset), false)"
 )
-"""SQL that says whether the topic has a stored row ``t`` behind the first change of the item ``s`` (`_is_replay`)."""
+"""SQL that says whether the topic has a stored row ``t`` behind the first change of the item ``s``, or may have.
+
+That is in another partition, where only the rule compares them (`_is_replay`).
+"""
 
 IS_OLDER_THAN_READ = (
     "s.as_of >= t._relay_read_as_of AND (t._relay_token IS NULL OR coalesce({timestamp} < s.as_of, false))"

@@ -130,6 +130,33 @@ def _has_decided_by_times(found: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.services
+def test_changes_of_the_former_partition_of_an_item_do_not_undo_a_later_row_in_postgresql(
+    database_url: str, spark_process: SparkProcess
+) -> None:
+    _has_kept_what_moved(json.loads(spark_process.run(MOVED, "postgresql", database_url)))
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("kind", ["delta", IN_ICEBERG])
+def test_changes_of_the_former_partition_of_an_item_do_not_undo_a_later_row_in_a_lake(
+    kind: str, tmp_path: Path, spark_process: SparkProcess
+) -> None:
+    _has_kept_what_moved(json.loads(spark_process.run(MOVED, kind, str(tmp_path))))
+
+
+def _has_kept_what_moved(found: Mapping[str, Any]) -> None:
+    """I7: SQL leaves an item to the rule if a snapshot has read it in another partition (`relay repartition`)."""
+    assert found["counts"] == [{"applied": 5}, {"applied": 3, "ignored": 3}, {"applied": 1}]
+    assert found["rows"] == [
+        ["a", "read 1"],
+        ["b", "read 2"],
+        ["c", "changed 1100"],
+        ["d", "changed 600"],
+        ["e", "changed 700"],
+    ]
+
+
+@pytest.mark.services
 def test_delta_compares_a_stored_token_as_its_plain_parts_say(spark_process: SparkProcess) -> None:
     """I5, I7: of another stem, or no plain token, is neither."""
     texts, plain = like_plain_tokens()
@@ -268,6 +295,38 @@ with spark() as session:
         counts.append({name: getattr(played, name) for name in ("applied", "ignored") if getattr(played, name)})
     rows = table.rows("id", "note", "_relay_read_as_of", "_relay_deleted", deleted=True)
     json.dump({"counts": counts, "rows": rows}, sys.stdout)
+"""
+
+MOVED = """
+import json, sys
+from relay.change import Operation, Snapshot
+from tests.spark_consumers.local_spark import spark
+from tests.spark_consumers.batches import change, layout
+from tests.spark_consumers.targets import InPostgres, in_lake
+
+LAYOUT = layout({"id": "string"}, {"id": "string", "note": "string"})
+
+def changed(number, key, partition=0):
+    return change(number, [key], {"id": key, "note": f"changed {number}"}, partition=partition)  # at 1000 s + number
+
+def found(number, key, topic="shop.orders"):
+    more = {"token": None, "snapshot": Snapshot("s", 2000), "partition": 1, "topic": topic}
+    return change(number, [key], {"id": key, "note": f"read {number}"}, Operation.READ, **more)
+
+with spark() as session:
+    kind, place = sys.argv[1:]
+    table = InPostgres(place, playing=session) if kind == "postgresql" else in_lake(kind, session, place)
+    counts = []
+    for batch in (
+        [found(1, "a"), found(2, "b"), found(3, "c"), found(4, "d"), found(5, "e", "former.orders")],
+        # Older than the row, in two changes; deleted before it; later; in the partition of the row; of another topic.
+        [changed(500, "a"), changed(501, "a"), change(502, ["b"], None), changed(1100, "c"), changed(550, "d", 1),
+         changed(700, "e")],
+        [changed(600, "d", 1)],
+    ):
+        played = table.play(LAYOUT, *batch)
+        counts.append({name: getattr(played, name) for name in ("applied", "ignored") if getattr(played, name)})
+    json.dump({"counts": counts, "rows": table.rows("id", "note")}, sys.stdout)
 """
 
 COMPARE = """
