@@ -68,11 +68,11 @@ class Reception:
     tables. ``group``: the Kafka group that holds the offsets. Programs of one group share the partitions. Without a
     group all partitions are read, and nothing can be committed. ``start``: where a group without offsets starts, or a
     program without a group: earliest, latest, committed:GROUP, an ISO time, a relative time such as ``-2h``, or offsets
-    as JSON. A topic that a group adds later starts at its beginning. ``until_caught_up``: stop at the present ends of
-    the topics. ``longest_pause``: seconds (6 to 86400) between two changes after which the group considers the program
-    dead and gives its partitions to others. ``typed_json``: return DynamoDB items as they are on the topic, as exact
-    JSON text with DynamoDB's types, instead of Python values. ``keyrange``: such as ``-80``; skip changes of Vitess
-    rows whose keyspace id is outside.
+    as JSON. A topic that a group adds later starts at its beginning, and so does a partition that is added to a topic.
+    ``until_caught_up``: stop at the present ends of the topics. ``longest_pause``: seconds (6 to 86400) between two
+    changes after which the group considers the program dead and gives its partitions to others. ``typed_json``: return
+    DynamoDB items as they are on the topic, as exact JSON text with DynamoDB's types, instead of Python values.
+    ``keyrange``: such as ``-80``; skip changes of Vitess rows whose keyspace id is outside.
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
     positions, and the receiver has to cope without them (I9). By default a warning is logged. ``on_undecodable`` is
@@ -232,6 +232,8 @@ class Reception:
     # ------------------------------------------------------------------ records
 
     def _next_record(self, seconds: float) -> Message | None:
+        if self.group is None and self._ends is None:  # the members of a group get new partitions from Kafka
+            self._same.read_added(self._consumer)  # I1
         try:
             found = self._consumer.poll(seconds)
         except KafkaException as error:  # raised in a callback

@@ -15,6 +15,7 @@ from relay.kafka.partition_offsets import Partition, offset_bounds
 
 _PATIENCE = 60.0  # seconds without progress after which a read to the end fails
 
+_REFRESH = 15.0  # seconds between two looks of a client for added partitions, which its group then reads
 _TIMES_WITHIN = 30.0  # seconds
 
 
@@ -44,6 +45,7 @@ def open_reader(config: Config, client: str, group: str, settings: Mapping[str, 
         "isolation.level": "read_committed",  # I3
         # The pause before it fetches again after its queue was full. The default is a second, in which it runs empty.
         "fetch.queue.backoff.ms": 20,
+        "topic.metadata.refresh.interval.ms": int(_REFRESH * 1000),  # I1
     }
     return Consumer({**config.client(client), **common, **settings}, logger=topics.SILENT_LOG)
 
