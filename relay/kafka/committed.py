@@ -57,12 +57,13 @@ def read_committed(
     *,
     exit_at_end: bool,
     patience: float = _PATIENCE,
+    look: Callable[[Consumer], object] | None = None,
 ) -> Generator[Message, None, None]:
     """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 
     ``ends``: the first and the end offset to read of each partition. ``exit_at_end``: stop at the end offsets, however
     long that takes while records arrive, with at most ``patience`` seconds without one. ``flush``: called whenever no
-    record is waiting.
+    record is waiting. ``look``: called before each record; may assign more partitions, without an end.
     """
     # librdkafka requires a group. Partitions are assigned and nothing is committed, so it never exists.
     group = f"{config.name}.tail"
@@ -72,6 +73,8 @@ def read_committed(
         unread = {where for where, (first, end) in ends.items() if first < end}
         advanced_at = time.monotonic()
         while unread or not exit_at_end:
+            if look is not None:
+                look(consumer)
             message = consumer.poll(0)
             if message is None:
                 flush()
@@ -86,7 +89,7 @@ def read_committed(
                 raise read_failure(problem, where, group)
             if where in unread:  # others may grow for ever
                 advanced_at = time.monotonic()
-            offset, end = message.offset() or 0, ends[where][1]
+            offset, end = message.offset() or 0, ends.get(where, (0, 0))[1]
             if problem is None and not (exit_at_end and offset >= end):
                 yield message
             # The last offset may be a transaction marker, which is never delivered: the end is reached with the record

@@ -21,6 +21,7 @@ from relay.kafka.committed import read_committed
 from relay.kafka.group_offsets import GroupOffsets
 from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.partition_offsets import Partition, offset_bounds
+from relay.kafka.same_topics import SameTopics
 from relay.keyrange import KeyRange
 
 
@@ -54,7 +55,8 @@ def tail(
     starts = _starts(config, topics, start, bounds)
     ends = {where: (starts[where], end) for where, (_, end) in bounds.items()}
     with contextlib.closing(open_schemas(config)) as schemas:
-        for message in read_committed(config, ends, flush, exit_at_end=exit_at_end):
+        look = None if exit_at_end else SameTopics(admin, config, topics).read_added  # I1
+        for message in read_committed(config, ends, flush, exit_at_end=exit_at_end, look=look):
             is_letter = message.topic() == config.internal("dead_letters")
             record = record_json(message, schemas if message.topic() in changes else None, is_letter=is_letter)
             if wanted is None or message.topic() not in changes or _is_within(wanted, record["value"]):
