@@ -60,10 +60,10 @@ class ReceivedChange(Change):
 class Reception:
     """The open stream of the changes on topics: an iterator and a context manager, for one thread.
 
-    Only committed records are read (I3). Each change comes once, and an item's changes in order (I2), but a program that
-    is behind when `relay repartition` moves the item may get later changes first: their tokens tell. After a restart,
-    or after the group reassigns partitions, changes since the last `commit` come again. After an error, the next step
-    tries the same record again.
+    Only committed records are read (I3). Each change comes once, and an item's changes in order (I2), but a program
+    that is behind when `relay repartition` moves the item may get later changes first: their tokens tell. After a
+    restart, or after the group reassigns partitions, changes since the last `commit` come again. After an error, the
+    next step tries the same record again.
 
     ``config``: the relay's config, or its file. ``topics`` may be named by table; by default they are the topics of all
     tables. ``group``: the Kafka group that holds the offsets. Programs of one group share the partitions. Without a
