@@ -2,7 +2,8 @@
 
 A worker ends when another source is back or one of its own is refused, and the next one begins with all readable
 sources, so that a source that comes back is validated as at the first start. It waits for each source that the last
-worker read, however long connecting takes: each worker reads more sources than the one before.
+worker read, however long connecting takes: each worker reads more sources than the one before, unless one fails by
+itself. So n sources make at most n workers.
 """
 
 import logging

@@ -205,10 +205,9 @@ class Worker:
     def _look_for_end(self) -> None:
         """Note whether all is caught up, or a source is back. Raises why nothing is left to do (I12)."""
         self._is_back = self._connections.is_one_back()
-        refusals = [source.refusal for source in self._sources.values()]
-        if all(refusals):
+        if all(source.refusal is not None for source in self._sources.values()):
             self._publishing.commit()
-            raise next(each.error for each in refusals if each is not None)
+            raise next(each.error for source in self._sources.values() if (each := source.refusal) is not None)
         if (now := time.monotonic()) >= self._ask_done_at:
             self._is_done = self._is_everything_read()
             self._ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)

@@ -72,8 +72,9 @@ def has_members(admin: AdminClient, group: str) -> bool:
 def offsets_behind(
     admin: AdminClient, config: Config, group: str, names: Iterable[str], *, others: bool = False
 ) -> int | None:
-    """Return how many offsets the commits of ``group`` are behind the ends of the topics ``names``; None without any.
+    """Return how many offsets the commits of ``group`` are behind the ends of the topics ``names``.
 
+    None without commits there. The end of a transaction takes an offset, too.
     ``others``: also count other topics in which it has commits. A partition without a commit counts from its first
     offset. Raises ``Unavailable``, also if Kafka does not answer within some seconds.
     """

@@ -127,7 +127,11 @@ def refuse_errors(partitions: Sequence[TopicPartition] | None) -> None:
 
 
 def check_start(start: str, *, option: str = "--from", has_group: bool = True) -> None:
-    """Raise ``ConfigError`` for a start that is never resolved. ``has_group``: whether the reader commits offsets."""
+    """Raise ``ConfigError`` for a start that is never resolved. ``has_group``: whether the reader commits offsets.
+
+    It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP``, an ISO time, a relative time such as ``-2h``, or
+    offsets as JSON.
+    """
     word, _, other = start.partition(":")
     if start in ("earliest", "latest") or (word == "committed" and (other or (start == word and has_group))):
         return

@@ -61,6 +61,7 @@ class TopicWriter:
 
     ``key``: the mode of the record key. ``tombstones``: send a null value after each DELETE. ``largest``: bytes of the
     largest record. ``dead_letters``: keeps the complete change of each stub; without it, such a change is an error.
+    ``on_unencodable``: what to do with a change that Avro cannot hold exactly.
     """
 
     table: TableSchema
@@ -94,7 +95,8 @@ class TopicWriter:
         """Send changes to so many partitions of the topic from here on."""
         if partitions != self.partitions:
             self.partitions = partitions
-            self._compiled = self._compile(partitions)
+            if self._compiled is not None:
+                self._compiled = self._compile(partitions)
 
     def send_page(self, publisher: RecordSender, changes: list[Change] | ChangeBlock, resume_timestamp: int) -> int:
         """Send ``changes`` in order (I2); return the bytes of all values. Raises ``RelayError`` if one is refused."""

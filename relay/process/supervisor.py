@@ -49,7 +49,8 @@ class _Worker:
 class Supervisor:
     """Runs ``count`` processes of ``command``, with ``RELAY_WORKERS`` and the number of each in ``RELAY_WORKER``.
 
-    ``until_done``: a worker that ends with exit code 0 or 1 is done, and ``run`` ends when all are.
+    ``until_done``: a worker that ends with exit code 0 or 1 is done, and ``run`` ends when all are. Other threads may
+    only call ``stop``.
     """
 
     def __init__(self, command: Sequence[str], count: int, *, until_done: bool = False) -> None:

@@ -33,6 +33,8 @@ def backoff(failures: int) -> float:
 class OpenShard:
     """A shard that is being read. ``key``: the key of its checkpoint. ``source``: the name of its source.
 
+    Used by the worker's thread, except ``reader``.
+
     ``most_at_once``: for a segment of a snapshot, the most segments that are read at once; 0 for a shard of a stream.
     """
 

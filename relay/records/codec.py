@@ -1,4 +1,8 @@
-"""A record as JSON: an object with the fields of a frozen dataclass, except defaults. Unknown fields are ignored."""
+"""A record as JSON: an object with the fields of a frozen dataclass, except defaults. Unknown fields are ignored.
+
+A field is a text, a number, a boolean, an enum of texts, a dataclass, or a tuple or a mapping of these. ``Any`` is JSON
+that the source reads.
+"""
 
 from collections.abc import Callable
 from functools import cache

@@ -7,7 +7,10 @@ from relay.records.shard import ShardCheckpoint
 
 
 def shard_watermark(shard: str, plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> float | None:
-    """Return that moment of ``shard``, or before it is read of its parents or the plan; None after its end."""
+    """Return that moment of ``shard``, in seconds since the epoch; None after its end.
+
+    Before it is read, the moment of its parents or of the plan.
+    """
     checkpoint = checkpoints.get(shard)
     if checkpoint is not None and checkpoint.state.ended:
         return None

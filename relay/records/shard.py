@@ -140,7 +140,8 @@ def followers(shard: str, checkpoints: Mapping[str, ShardCheckpoint]) -> dict[st
 class ShardListing(StoredRecord):
     """The newest complete listing of a stream's shards, which one worker makes for all.
 
-    ``begun``: by the source's clock. ``took``: seconds. ``successor``: the label of the stream that follows, or None.
+    ``begun``: seconds since the epoch, by the source's clock. ``took``: seconds. ``successor``: the label of the stream
+    that follows, or None.
     """
 
     begun: float

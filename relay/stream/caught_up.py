@@ -1,7 +1,8 @@
 """Which shards are read up to the start of the command, as ``--until-caught-up`` requires.
 
-A shard is, once it is finished, has given a change from after the start, or was read to its head after the start: for
-DynamoDB see ``relay.dynamodb.head``. One that is discovered later is, if its parents are, unless its head is known.
+A shard is caught up once it is finished, has given a change from after the start, or was read to its head after the
+start (for DynamoDB see ``relay.dynamodb.head``). If its source knows its head, everything up to that has to be read. A
+shard that is discovered later is caught up if its parents are, unless its head is known.
 """
 
 from collections.abc import Iterable

@@ -84,7 +84,10 @@ class Planning:
         return self._making is not None and not self._making.done()
 
     def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
-        """Return the plan of ``stream`` and the gap before it; None while it is made. Raises as `first` does."""
+        """Return the plan of ``stream`` and the gap before it; None while it is made. Raises as `first` does.
+
+        Only the owner of the source's key calls this.
+        """
         if self.wanted_at is None:
             self.wanted_at = self.clock()
         if self._making is None:

@@ -226,10 +226,8 @@ class TestOnABroker:
             Unavailable, match=r"\.orders' has 2 partitions but needs 3: the changes of a key stay"
         ) as refused:
             topics.create_missing(admin, relayed, ["orders"])
-        remedy = "if it has always had 2, set `kafka.partitions: 2`; otherwise move to a new topic: stop the relay"
-        assert remedy in str(refused.value)
-        assert '`topics` template (such as "{name}.{table}.2")' in str(refused.value)
-        assert "relay/kafka/README.md, Changing the number of partitions" in str(refused.value)
+        assert "if it has always had 2, set `kafka.partitions: 2`; to spread its changes" in str(refused.value)
+        assert "run `relay repartition CONFIG TABLE --partitions 3`" in str(refused.value)
         # It is refused before any topic is created.
         assert f"{relayed.name}.checkpoints" not in admin.list_topics(timeout=60).topics
 
