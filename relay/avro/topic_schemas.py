@@ -4,6 +4,7 @@ Its records (key: the fingerprint's 8 bytes as 16 hexadecimal characters, in the
 schema's JSON) are a contract with readers.
 """
 
+import itertools
 import logging
 import threading
 import time
@@ -45,6 +46,9 @@ class TopicSchemas:
         self._next = 0  # the first offset that was not yet read
         # Set by the thread that closes: the client must not be closed while another thread waits in it.
         self._closed = False
+        self._answered = -1  # the number of the last request before the last complete read
+        # Shared; each number is taken in one step. It orders requests and reads.
+        self._questions = itertools.count()
         self._consumer = Consumer(
             {
                 **self._client,
@@ -113,9 +117,13 @@ class TopicSchemas:
 
     def refresh(self) -> None:
         """Read the topic on to its end. Raises `Unavailable`, and `RelayError` for a record that is not a schema."""
+        asked = next(self._questions)
         if not self._turn.acquire(timeout=self._patience):
             raise NoAnswer(self._named(f"was not read to its end by another thread within {self._patience:g} s"))
         try:
+            if self._answered > asked:
+                return  # by a read that began after this request: one read answers all waiting threads
+            answered = next(self._questions)
             if self._next == 0:
                 self._look_for_topic()
             # Assigning again makes the consumer report the end again.
@@ -124,6 +132,7 @@ class TopicSchemas:
                 self._read_to_end()
             finally:
                 self._consumer.unassign()
+            self._answered = answered
         finally:
             self._turn.release()
 
