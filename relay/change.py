@@ -155,9 +155,8 @@ class TableColumns:
 
     columns: tuple[Column, ...]
     primary: tuple[str, ...]
-    protected: tuple[
-        tuple[str, str], ...
-    ] = ()  # columns that are not published, with ``exclude``, ``mask`` or ``hash``
+    # Columns that are not published, with ``exclude``, ``mask`` or ``hash``.
+    protected: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,8 @@ class Page:
     progress: float | None  # seconds up to which it was read, by the source's clock, not clamped; or None
     begun: float  # the time before the read, by the source's clock
     counts: PageCounts = PageCounts()
-    pause: float | None = None  # seconds until the next read, 0 if more waits; None: the pool decides
+    # Seconds from the beginning of this read to the next: 0 if more is probably waiting. None: the pool decides.
+    pause: float | None = None
     end: LastPage | None = None  # set if the shard is closed and this is its last page
     gap: Gap | None = None  # changes that the source has dropped; the changes of this page come after them
     at_head: bool = False  # open, but long quiet, so nothing waits as far as a source without heads can tell
@@ -126,7 +127,8 @@ class ShardReader(Protocol):
     """Reads one shard, in order. Used by one thread at a time."""
 
     shard: Shard
-    streams: bool  # whether the source pushes changes: ``read`` waits half a second for them, and again at once
+    # Whether the source pushes changes: ``read`` waits up to half a second for them, and is called again at once.
+    streams: bool
 
     def close(self) -> None:
         """Close connections. Called once, by the last thread that read or a later one."""

@@ -45,9 +45,8 @@ class TableSchema:
     key: tuple[KeyColumn, ...]  # the full primary key, the hash key first
     hash_columns: int  # how many columns the hash key has, which chooses the partition
     row: tuple[Column, ...] | None = None  # the columns of a row image; None if it is DynamoDB-typed JSON text
-    protected: tuple[
-        tuple[str, str], ...
-    ] = ()  # columns that are not published, with ``exclude``, ``mask`` or ``hash``
+    # Columns that are not published, with ``exclude``, ``mask`` or ``hash``.
+    protected: tuple[tuple[str, str], ...] = ()
     details: tuple[tuple[str, str], ...] = ()  # by column, its `Column.detail`, if the envelope says it
     is_key_only: bool = False  # whether no more than the key is known, and even of that no details
 

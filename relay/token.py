@@ -126,10 +126,10 @@ def compare(
     if same_shard:
         order = _by_position(a, b)
         return order if order is not None else Order.UNKNOWN if positions_only else _by_timestamp(a, b)
+    if a.origin is None and b.origin is None:
+        return Order.UNKNOWN if positions_only else _by_timestamp(a, b)
     both = [(x, y) for x in (a, a.origin) for y in (b, b.origin) if x is not None and y is not None]
     linked = [_by_position(x, y) for x, y in both if x.shard == y.shard != ""]  # the positions on a common shard
-    if not linked and a.origin is None and b.origin is None and not positions_only:
-        return _by_timestamp(a, b)
     # The timestamp of a replayed change may have been raised to the floor of its lineage, so against the shard it
     # came from only positions tell its age. Against any other shard nothing does: it may have come back from a child,
     # which had it from a child of its own, and then be younger than its timestamp (I5).

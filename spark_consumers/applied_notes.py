@@ -93,9 +93,9 @@ def holes(begin: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str,
 
 @dataclass(eq=False, repr=False)
 class AppliedNotes:
-    """The notes of one target. ``rooms``: the topics of each. ``ids``: returns the topics' ids.
+    """The notes of one target. ``_rooms``: the topics of each. ``_ids``: returns the topics' ids.
 
-    ``change``: reads and changes a note. ``lost``: returns which of the tables of a room are missing, with their
+    ``_change``: reads and changes a note. ``_find_lost``: returns which of the tables of a room are missing, with their
     topics. A topic whose table has left the config stays in the note as long as it is read. A source that has left the
     config completely has no room.
     """

@@ -53,7 +53,7 @@ def changes(
     tables. ``on_gap`` is called with each gap, before the batch that it came with: changes are lost, and the receiver
     has to cope without them (I9). By default the log has an event `gap`. Raises ``ConfigError``.
     """
-    if name in _RESERVED or name.startswith(("cache.", "log.")):
+    if name in _RESERVED or name.startswith(("cache.", "log.", "copy.")):
         raise ConfigError(f"name: {name!r} is one of the relay's own consumers: choose another name")
     if not is_topic(name):
         raise ConfigError(f"name: {name!r} is used in a folder name: use letters a-z and A-Z, digits, dots, _ and -")

@@ -61,7 +61,10 @@ class KeptRows(Protocol):
         return 0, []
 
     def counted(self, event_ids: Sequence[str], since: float) -> Mapping[str, int] | None:
-        """Return how often each change is kept, READs once at most; None: the newest is. ``since``: their commit."""
+        """Return how often each change is kept, READs once at most; None if only the newest is kept.
+
+        ``since``: the commit of the oldest, in seconds since the epoch.
+        """
         return None
 
 

@@ -28,7 +28,7 @@ _OPERATIONS = {operation.value: operation for operation in Operation}
 
 @dataclass(eq=False, repr=False)
 class ValueReader:
-    """Reads values that any of ``schemas`` wrote. Threads may share it if they may share these.
+    """Reads values that any of ``_schemas`` wrote. Threads may share it if they may share these.
 
     ``registry``: whether values may have the framing of a schema registry. ``others``: the topics whose records are not
     changes, and the kind of each.

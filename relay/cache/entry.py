@@ -32,6 +32,9 @@ class State(StrEnum):
     TOMBSTONE = "tombstone"
 
 
+_STATES = {state.value: state for state in State}
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An entry without its value, which the store keeps beside it.
@@ -266,15 +269,17 @@ def decode(meta: bytes) -> Entry:
     try:
         fields = orjson.loads(meta)
         tokens, kept = _tokens(fields.get("t")), _tokens(fields.get("k"))
-        return Entry(State(fields["s"]), str(fields["g"]), tokens, float(fields.get("u", 0.0)), kept)
+        return Entry(_STATES[fields["s"]], str(fields["g"]), tokens, float(fields.get("u", 0.0)), kept)
     except (ValueError, TypeError, KeyError, AttributeError):
         return UNREADABLE
 
 
 def _tokens(raw: dict[str, dict[str, Any] | None] | None) -> dict[str, EventToken | None]:
-    tokens = {shard: _token(fields) for shard, fields in ({} if raw is None else raw).items()}
-    if any(shard != _component(token) for shard, token in tokens.items()):
-        raise ValueError("a token is not of its component's shard")
+    tokens = {}
+    for shard, fields in raw.items() if raw is not None else ():
+        tokens[shard] = token = _token(fields)
+        if shard != _component(token):
+            raise ValueError("a token is not of its component's shard")
     return tokens
 
 

@@ -230,7 +230,7 @@ def _token(fields: object) -> EventToken:
 
 @dataclass(eq=False, repr=False)
 class FloorsReader:
-    """Reads the floors of a namespace for its readers. Threads may share it. ``tombstone_ttl``: seconds."""
+    """Reads the floors of a namespace for its readers. Threads may share it. ``_tombstone_ttl``: seconds."""
 
     _store: Store
     _namespace: str

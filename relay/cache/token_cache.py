@@ -132,9 +132,10 @@ class TokenCache(CountedReads):
         reads = Reads(calls, refused)
         waited, pause = 0.0, _FIRST_PAUSE
         while pending:
-            pending = await self._serve(pending, reads)
+            if not (pending := await self._serve(pending, reads)):
+                break
             longest = self.lease_wait if self.lease_wait is not None else self.usual_fill_time(self.lease_ttl)
-            if not pending or waited >= longest:
+            if waited >= longest:
                 break
             pause = min(pause, longest - waited)
             await calls.pause(pause)

@@ -87,7 +87,8 @@ class Url:
                 ways.append(f"{self.prefix} and the URL of another store, such as {self.prefix}s3a://bucket/folder")
             raise _wrong(value, f"must start with {' or '.join(ways)}")
         for schemes, after, needs in _FORMS:
-            if scheme in schemes and not re.fullmatch(after, value.partition("://")[2]):
+            # As urlsplit does: a line break at the end comes with a secret.
+            if scheme in schemes and not re.fullmatch(after, re.sub(r"[\t\r\n]", "", value).partition("://")[2]):
                 raise _wrong(value, f"needs {needs.format(scheme)}")
         return value
 

@@ -18,6 +18,7 @@ from relay.dynamodb.stream_calls import ShardNotFound, retried, translated
 from relay.dynamodb.table_snapshots import python_key
 from relay.dynamodb.values import image_json, key_attribute, key_value
 from relay.errors import Unavailable
+from relay.process.connections import closed_on_error
 
 FoundRow = tuple[dict[str, str | bytes], Any]
 """The key and the image of an item, in the form of a change."""
@@ -102,9 +103,10 @@ class ItemsOfKeys:
             self._calls.close()
 
     def connect(self) -> None:
-        if self._calls is None:
-            self._calls = TableCalls(self._source, probe=True)
-        self._key = self._key or self._calls.describe(patience=0.0).key
+        if self._calls is None:  # a client that was made without credentials would never have any
+            with closed_on_error(TableCalls(self._source, probe=True)) as calls:
+                self._key = calls.describe(patience=0.0).key
+            self._calls = calls
 
     def primary_keys(self, cache_key: str) -> list[dict[str, dict[str, Any]]]:
         found: dict[str, dict[str, dict[str, Any]]] = {}

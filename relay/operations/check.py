@@ -76,6 +76,7 @@ def _with_tables(config: Config) -> tuple[Config, dict[str, RelayError]]:
             found[source.name] = list(kind_of(source).find_tables(source))
         except RelayError as error:
             failed[source.name] = error
+            found.pop(source.name, None)  # by an earlier look
 
     asked = [source for source in config.sources if not source.names_tables]
     with ThreadPoolExecutor(max_workers=8) as pool:

@@ -34,6 +34,7 @@ _PATIENCE = 120.0  # seconds to wait for relay and consumer; the watermark of an
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds between two looks, which double each time
 _EXAMPLES = 20
 _ENDING = (ConfigError, Unavailable, NoRoom)  # errors that are not about one table
+_NOT_COMPARED = "not compared"
 _KINDS = ("missing", "extra", "different")
 _Rows = tuple[ComparedRow | None, ComparedRow | None]  # the stored one and the source's
 
@@ -141,13 +142,22 @@ def verify_source(
         try:
             for rows in open_rows([*left]):
                 with closing(rows):
-                    found = verify(rows)
+                    found = _verified(rows, verify, within)
                 del left[0]
                 yield found
         except _ENDING:
             raise
-        except RelayError as error:  # I12: for example, the source lacks the table, or the stored rows have another key
-            yield TableVerification(left.pop(0), "not compared", within, refused=str(error))
+        except RelayError as error:  # I12: for example, the source lacks the table
+            yield TableVerification(left.pop(0), _NOT_COMPARED, within, refused=str(error))
+
+
+def _verified(rows: SourceRows, verify: Callable[[SourceRows], TableVerification], within: float) -> TableVerification:
+    try:
+        return verify(rows)
+    except _ENDING:
+        raise
+    except RelayError as error:  # I12: for example, the stored rows have another key
+        return TableVerification(rows.schema.table, _NOT_COMPARED, within, refused=str(error))
 
 
 @dataclass

@@ -76,7 +76,7 @@ class TableCopy:
                 if isinstance(part, tuple):
                     self._batch.count += part[0]
                     self._batch.answers.append(part[1])
-                elif (batch := self._apply(part)) is not None:
+                elif (batch := self._apply(part)) is not None or self.is_complete:
                     return batch
             answers = self._call.take(max(0.0, deadline - time.monotonic()))
             if not answers:

@@ -264,9 +264,18 @@ def test_a_table_that_cannot_be_compared_keeps_no_other_from_it(world: World) ->
     def verify(rows: SourceRows) -> TableVerification:
         raise RelayError("the key of its rows is id")
 
-    (found,) = verify_source(lambda tables: iter([Truth(world)]), ["orders"], verify, WITHIN)
+    opened = []
+
+    def open_rows(tables: Sequence[str]) -> Iterator[Truth]:
+        opened.append(tables)
+        for table in tables:
+            yield Truth(world, replace(SCHEMA, table=table))
+
+    found, other = verify_source(open_rows, ["orders", "others"], verify, WITHIN)
     assert (found.table, found.problems, found.checked) == ("orders", "the key of its rows is id", 0)
     assert found.to_json()["refused"] == "the key of its rows is id"
+    assert other.table == "others"
+    assert opened == [["orders", "others"]], "the source is opened once"
 
 
 def test_a_table_whose_rows_cannot_be_read_keeps_no_other_from_being_compared(world: World) -> None:

@@ -30,7 +30,7 @@ class CopyInTest(Protocol):
 
     widens: bool
 
-    def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
+    def play(self, layouts: Any, *changes: Published, partitions: int = 1) -> VerdictCounts:
         """Apply a batch."""
 
     def write(self, write: Write) -> None:
@@ -293,7 +293,7 @@ def stubs_redrives_snapshots_and_truncations_are_applied(table: CopyInTest) -> N
     assert table.rows("id", "note", "_relay_incomplete") == [(1, "whole", False), (2, "b", False)]
     begun = [mark(3, "begin", 5000), change(3, (), None, **vars_of_mark(5000))]
     table.play(ORDERS, *begun, read(4, ["3"], {"id": 3, "note": "c"}, 5001))
-    table.play(ORDERS, mark(5, "end", 5000))
+    table.play(ORDERS, mark(5, "end", 5000), partitions=2)
     assert table.rows("id", "note") == [(2, "b"), (3, "c")]  # the row of the other partition stays
     late = [
         read(number, [key], {"id": int(key), "note": "late"}, 4000, "abandoned") for number, key in ((6, "1"), (7, "9"))

@@ -37,8 +37,8 @@ class InPostgres:
         self.database, self.items, self.playing = PostgresDatabase(url), items, playing
         self.table = PostgresTable(self.database, "shop", "orders", items=items)
 
-    def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
-        return play(self.table, layouts, *changes, session=self.playing)
+    def play(self, layouts: Any, *changes: Published, partitions: int = 1) -> VerdictCounts:
+        return play(self.table, layouts, *changes, session=self.playing, partitions=partitions)
 
     def write(self, write: Write) -> None:
         batch: Any = Batch([])
@@ -70,8 +70,8 @@ class InDelta:
         self.folder, self.items = folder, items
         self.table = DeltaTable(folder, Schedule(86400.0, 604800.0), "shop", "orders", items=items)
 
-    def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
-        return play(self.table, layouts, *changes, session=self.playing)
+    def play(self, layouts: Any, *changes: Published, partitions: int = 1) -> VerdictCounts:
+        return play(self.table, layouts, *changes, session=self.playing, partitions=partitions)
 
     def write(self, write: Write) -> None:
         batch = in_spark(self.session, [])
@@ -104,8 +104,8 @@ class InIceberg:
         self.stored, self.shown = self.place.rows("shop", "orders"), self.place.shown("shop", "orders")
         self.table = IcebergTable(self.place, Schedule(86400.0, 604800.0), "shop", "orders")
 
-    def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
-        return play(self.table, layouts, *changes, session=self.playing)
+    def play(self, layouts: Any, *changes: Published, partitions: int = 1) -> VerdictCounts:
+        return play(self.table, layouts, *changes, session=self.playing, partitions=partitions)
 
     def write(self, write: Write) -> None:
         self.table.write(in_spark(self.session, []), [write])

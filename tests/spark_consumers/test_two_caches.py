@@ -82,6 +82,6 @@ def test_a_cache_with_a_name_has_a_folder_of_its_own_and_no_other_consumer_gets_
     assert state_folder(topic.config, "cache").endswith(f"/{topic.config.name}/cache")
     assert state_folder(named, "cache").endswith(f"/{topic.config.name}/cache.second")
     assert state_folder(named, "copy").endswith(f"/{topic.config.name}/copy")
-    for name in "cache.second", "log.-80":  # the log of a key range
+    for name in "cache.second", "log.-80", "copy.x":  # the log of a key range
         with pytest.raises(ConfigError, match=f"'{re.escape(name)}' is one of the relay's own consumers"):
             changes(topic.config, ["orders"], name=name)

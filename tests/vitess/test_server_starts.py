@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import cycle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from relay import gtid
 from relay.services.vitess import Vitess, database
 from relay.source import Page
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.server_starts import ServerStarts
 from tests import needs
 from tests.reads import reason
 from tests.vitess.reading import START, is_at_head, new, opened, results_until, summary, until
@@ -169,6 +172,15 @@ def test_the_files_of_several_tablets_are_joined_however_they_answer() -> None:
     with ScriptedVtgate(log.script, answers) as vtgate, opened(vtgate.address, START) as reader:
         until(reader, is_at_head)
     assert {f"MariaDB/0-1-{n}" for n in (12, 15)} <= {each.vgtid.shard_gtids[0].gtid for each in vtgate.reads}
+
+
+def test_files_that_begin_after_one_number_of_two_servers_all_end_the_stream() -> None:
+    """I1: sets of MariaDB with the same numbers of two servers contain each other."""
+    begins = {gtid.parse("MariaDB/0-1-100"), gtid.parse("MariaDB/0-2-100")}
+    tablets: Any = SimpleNamespace(kind="PRIMARY", started_at=lambda flavour: 5, shard=None)
+    starts: Any = ServerStarts(tablets, silence=1.0)
+    starts._history = SimpleNamespace(begins_after=lambda at: begins)
+    assert {*starts.end_after("MariaDB/0-1-50", 10.0).begins} == begins
 
 
 @pytest.mark.parametrize("answer", ["command denied", [{"started": None}], []], ids=str)

@@ -252,7 +252,7 @@ class Engine:
         return Search(self.client.scan, request, declared, index, partial(self._call, declared.made, names=names))
 
     def _is_consistent(self, consistent: bool | None, index: Index | None = None) -> bool:
-        by_default = self._consistent and (index is None or index.is_local)
+        by_default = self._consistent and (index is None or (isinstance(index, Index) and index.is_local))
         return by_default if consistent is None else consistent
 
     # ------------------------------------------------------------------ streams
