@@ -15,7 +15,10 @@ _OVERDUE = 10.0  # seconds past the next due check after which a head that readi
 
 
 class ShardHead:
-    """The position that a shard had reached at the last check, on its primary if one answers, or on the server read."""
+    """The position that a shard had reached at the last check, on its primary if one answers, or on the server read.
+
+    Another thread searches for the primary. Used by one thread at a time.
+    """
 
     def __init__(self, servers: ShardServers, clock: Callable[[], float]) -> None:
         self.servers = servers

@@ -86,7 +86,10 @@ class LoadersTruth:
         self._runner.close()
 
     def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
-        """Compare cached values with their rows, which are read now. Raises ``Unavailable`` and ``ConfigError``."""
+        """Compare cached values with their rows, which are read now.
+
+        Raises ``Unavailable`` if a loader raises, ``ConfigError`` if one returns anything but values.
+        """
         found: dict[str, Comparison] = {}
         keys = list(served)
         for start in range(0, len(keys), _AT_ONCE):

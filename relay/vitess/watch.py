@@ -242,7 +242,10 @@ class Watch:
         return answer[1] if answer is not None else None
 
     def is_purged(self, position: VStreamPosition, text: str) -> bool:
-        """Whether no tablet has the binlogs after ``position``. ``text``: what one says, maybe alone."""
+        """Whether no tablet has the binlogs after ``position``. ``text``: what one says, maybe alone.
+
+        One that was restored from a backup may lack binlogs that others still have.
+        """
         executed, has_answer = gtid.parse(position.executed), False
         for _ in range(TIMES_ASKED):
             purged = self.tablets.purged_set(executed.flavour)

@@ -46,7 +46,10 @@ _START = 4  # in a file's first event
 
 
 class Dump:
-    """The events of a server from a position on. ``quiet``: when all that had arrived was read, by monotonic time."""
+    """The events of a server from a position on. ``read`` by one thread; ``close`` by any.
+
+    ``quiet``: when all that had arrived was read, by monotonic time.
+    """
 
     def __init__(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
         self.address = server.account.address
@@ -121,7 +124,7 @@ class Dump:
         """Return a buffer and its events as soon as there are any; none after ``timeout`` seconds.
 
         With ``scan``: return its result for a buffer's beginning unless that is None; events end where a transaction
-        does. Raises ``Unavailable`` and ``NotCarried``.
+        does. Raises ``Unavailable`` (``Closed``, ``BinlogPurged`` and ``Diverged`` among others) and ``NotCarried``.
         """
         with self._lock:
             deadline = time.monotonic() + timeout

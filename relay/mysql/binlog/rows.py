@@ -169,7 +169,10 @@ class UnreadableColumn(ValueError):
 
 
 class RowDecoder:
-    """Reads the row events of one layout. ``inserts``, ``deletes``, ``updates`` raise ValueError for bad bytes."""
+    """Reads the row events of one layout. ``inserts``, ``deletes``, ``updates`` raise ValueError for bad bytes.
+
+    They raise `UnreadableColumn` if the fault is in a column.
+    """
 
     def __init__(self, table: TableMap) -> None:
         self.table = table

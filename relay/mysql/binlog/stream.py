@@ -62,7 +62,10 @@ class _OpenTransaction:
 
 
 class BinlogEvents:
-    """The events that a server has committed after ``start``. ``file``, ``position``: the end of the last one."""
+    """The events that a server has committed after ``start``. ``read`` by one thread; ``close`` by any.
+
+    ``file``, ``position``: the end of the last one.
+    """
 
     def __init__(
         self,
