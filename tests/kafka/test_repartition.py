@@ -32,7 +32,7 @@ def test_a_relay_moves_to_a_topic_of_more_partitions_as_documented(scene: Scene)
 
     code, said = relay_all(scene, 5, "{name}.{table}")
     assert code == 3
-    assert 'set another `topics` template (such as "{name}.{table}.2")' in said
+    assert "to spread its changes over 5, run `relay repartition" in said
     assert relay_all(scene, 5, "{name}.{table}.2")[0] == 0
     new = scene.events()
     assert {event.partition for event in new} > {event.partition for event in old}
