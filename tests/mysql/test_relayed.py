@@ -339,7 +339,7 @@ def test_a_running_relay_follows_a_reshard_when_its_config_is_reloaded(kafka: An
         images[change["key"]["id"]] = change["new"]
 
 
-def test_new_tables_of_one_name_that_two_workers_have_met_end_both(
+def test_new_tables_of_one_name_that_two_workers_have_met_end_a_worker_or_are_left_out(
     kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
 ) -> None:
     """I8: or the rows of two databases are on one topic."""
@@ -372,9 +372,15 @@ def test_new_tables_of_one_name_that_two_workers_have_met_end_both(
         for name in (one, other):
             mariadb.execute(f"CREATE TABLE {name}.item (id INT PRIMARY KEY)")
             mariadb.execute(f"INSERT {name}.item VALUES (1)")
+        # One that sees what the other has committed before it commits its own leaves nothing to end the other for.
         for worker in workers:
+            worker.wait_for(f"'{unique}.item', which is the topic of table item of source {unique}_")
+        ended = [worker for worker in workers if worker.has_logged("has appeared at the same time as another table")]
+        assert ended
+        for worker in ended:
             assert worker.wait(60) == 2, worker.log()
-            assert worker.has_logged(f"'{unique}.item', which is the topic of table item of source {unique}_")
+        for worker in workers:
+            assert worker in ended or worker.has_logged(".item are not relayed: the table cannot be published")
     finally:
         for worker in workers:
             worker.kill()
