@@ -12,7 +12,7 @@ import orjson
 
 from relay.avro import connect_values
 from relay.avro.columns import NULL, PRESENT, Writer, long, text, write_bytes, write_string
-from relay.avro.encode import FAULTS, Unencodable, refusal, row_bytes
+from relay.avro.encode import FAULTS, Unencodable, optional, refusal, row_bytes
 from relay.avro.schema import change_schema
 from relay.change import Change, Operation, Uncarriable
 from relay.config import Config
@@ -53,7 +53,7 @@ _SOURCES: dict[str, tuple[str, tuple[_Field, ...]]] = {
         (
             ("table", _TEXT, lambda change, _: PRESENT + text(change.table)),
             ("server_id", "long", lambda change, _: b"\x00"),
-            ("gtid", _TEXT, lambda change, _: _optional_text(change.transaction.id if change.transaction else None)),
+            ("gtid", _TEXT, lambda change, _: optional(change.transaction.id if change.transaction else None, text)),
             ("file", "string", lambda change, _: b"\x00"),
             ("pos", "long", lambda change, _: b"\x00"),
             ("row", "int", lambda change, _: long(change.transaction.order if change.transaction else 0)),
@@ -74,7 +74,7 @@ _SOURCES: dict[str, tuple[str, tuple[_Field, ...]]] = {
         "relay.connector.dynamodb",
         (
             ("table", "string", lambda change, _: text(change.table)),
-            ("shard", _TEXT, lambda change, _: _optional_text(_shard(change) or None)),
+            ("shard", _TEXT, lambda change, _: optional(_shard(change) or None, text)),
         ),
     ),
 }
@@ -133,7 +133,7 @@ class DebeziumEncoder:
             at = change.committed_at
             position = change.token.position if sequence and change.token is not None else None
             times = PRESENT + long(at) + PRESENT + long(at * 1000)
-            common = said + long(at // 1000) + snapshot + database + _optional_text(position) + times
+            common = said + long(at // 1000) + snapshot + database + optional(position, text) + times
             return common + b"".join([write(change, origin) for write in extra])
 
         self._source = source
@@ -174,10 +174,6 @@ def _key_type(kind: str, sql: str) -> tuple[str, ConnectType]:
     if kind in _DYNAMODB_KEYS:
         return kind, ConnectType("bytes" if kind == "B" else "string")
     return kind, connect_type(kind, sql)
-
-
-def _optional_text(value: str | None) -> bytes:
-    return NULL if value is None else PRESENT + text(value)
 
 
 def _shard(change: Change) -> str:

@@ -50,13 +50,13 @@ class ChangeEncoder:
                 text(change.source),
                 text(change.table),
                 self._key_bytes(change),
-                _optional(change.old, lambda image: self._image(image, "old")),
-                _optional(change.new, lambda image: self._image(image, "new")),
+                optional(change.old, lambda image: self._image(image, "old")),
+                optional(change.new, lambda image: self._image(image, "new")),
                 long(self._images.index(change.images)),
-                _optional(change.token, _token),
-                _optional(change.snapshot, _snapshot),
-                _optional(change.transaction, _transaction),
-                _optional(change.keyspace_id, blob),
+                optional(change.token, _token),
+                optional(change.snapshot, _snapshot),
+                optional(change.transaction, _transaction),
+                optional(change.keyspace_id, blob),
                 long(change.resume_timestamp),
                 long(change.committed_at),
                 long(change.relayed_at),
@@ -120,12 +120,12 @@ def refusal(change: Change, fault: object, manner: str = "exactly") -> str:
     return f"{what}, cannot be carried {manner}: {fault}"
 
 
-def _optional(value: T | None, write: Callable[[T], bytes]) -> bytes:
+def optional(value: T | None, write: Callable[[T], bytes]) -> bytes:
     return NULL if value is None else PRESENT + write(value)
 
 
 def _token(token: EventToken) -> bytes:
-    return _place(token) + _optional(token.origin, _place)
+    return _place(token) + optional(token.origin, _place)
 
 
 def _place(token: EventToken | OriginToken) -> bytes:

@@ -5,7 +5,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import ConfigError, NoAnswer, RelayError
@@ -21,8 +20,7 @@ Results = Sequence[tuple[OpenShard, ReadOutcome]]
 
 _WARN_AT = {1} | WARN_AT_FAILURES  # the first, too: nothing else says that a registry is down
 
-_Made = TopicWriter | tuple[TableSchema, RelayError]
-"""A writer, or a table and why it has no writer. After ``NoAnswer`` it may get one later."""
+_Made = dict[TableSchema, TopicWriter | RelayError]  # after ``NoAnswer``, a table may get a writer later
 
 
 class AwaitedSchemas:
@@ -31,7 +29,7 @@ class AwaitedSchemas:
     def __init__(self, writers: TopicWriters) -> None:
         self._writers = writers
         self._held: list[tuple[OpenShard, Page]] = []
-        self._publishing: SlowCall[list[list[_Made]]] | None = None
+        self._publishing: SlowCall[list[_Made]] | None = None
         self._failures = 0
         self._publish_at = -math.inf
         # Why tables cannot be published, for the pages that wait for them.
@@ -65,33 +63,33 @@ class AwaitedSchemas:
         if missing and self._publishing is None and time.monotonic() >= self._publish_at:
             self._publishing = SlowCall("schemas", partial(self._make, list(missing)))
 
-    def _make(self, tables: Iterable[TableSchema]) -> list[list[_Made]]:
+    def _make(self, tables: Iterable[TableSchema]) -> list[_Made]:
         """Make writers, concurrently for several tables. Runs in a thread. Raises ``ConfigError``."""
         schemas: dict[tuple[str, str], list[TableSchema]] = {}
         for table in tables:
             schemas.setdefault((table.source, table.table), []).append(table)
         return call_all("schemas", [partial(self._make_in_order, each) for each in schemas.values()])
 
-    def _make_in_order(self, schemas: Iterable[TableSchema]) -> list[_Made]:
+    def _make_in_order(self, schemas: Iterable[TableSchema]) -> _Made:
         """Make one table's writers up to the first failure: a registry checks each schema against the one before."""
-        made: list[_Made] = []
+        made: _Made = {}
         for table in schemas:
             try:
-                made.append(self._writers.make(table))
+                made[table] = self._writers.make(table)
             except ConfigError as error:
                 error.source = table.source
                 raise
             except RelayError as error:
-                return [*made, (table, error)]
+                return {**made, table: error}
         return made
 
     def _take_published(self) -> None:
         if self._publishing is None or not self._publishing.done():
             return
         call, self._publishing = self._publishing, None
-        made = list(chain.from_iterable(call.result()))
-        self._writers.add(each for each in made if isinstance(each, TopicWriter))
-        failed = dict(each for each in made if not isinstance(each, TopicWriter))
+        made = [each for of_table in call.result() for each in of_table.items()]
+        self._writers.add(each for _, each in made if isinstance(each, TopicWriter))
+        failed = {table: each for table, each in made if isinstance(each, RelayError)}
         unanswered = {table: error for table, error in failed.items() if isinstance(error, NoAnswer)}
         self._refused = {table: error for table, error in failed.items() if table not in unanswered}
         if not unanswered:

@@ -84,7 +84,8 @@ class Upkeep:
             source.check_plan()  # another worker may have made it
             source.set_aside.forget(source.stream.plan_key)
             source.try_again()
-            source.close_ended_shards()
+            if source.shards.close_ended():
+                source.list_soon()  # whichever worker read it, its children may belong to this worker
             if self._owns(source.stream.plan_key):
                 self._spread(source)
             is_owner = self._owns(source.stream.plan_key) and self._reads(source)

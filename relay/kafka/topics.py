@@ -69,7 +69,6 @@ class RequiredTopic:
     replicas: int = -1  # its replication factor, or the broker's default
 
     def request(self) -> NewTopic:
-        """Return the request to create it."""
         config = {**self.settings, **self.chosen}
         return NewTopic(self.name, self.partitions, replication_factor=self.replicas, config=config)
 

@@ -194,10 +194,6 @@ class SourceState:
         self.discovery.soon()
         self.look.ask_soon()
 
-    def close_ended_shards(self) -> None:
-        if self.shards.close_ended():
-            self.list_soon()  # whichever worker read it, its children may belong to this worker
-
     def close_shards(self, lost: set[int] | None = None) -> None:
         """Close what is open in the ``lost`` partitions, or everything."""
         self.look.soon()

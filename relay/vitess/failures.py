@@ -48,7 +48,6 @@ _BY_STATUS = {
 
 
 def ending(ended: CallEnded) -> Ending:
-    """Return what the end of a stream means."""
     for text, kind in _BY_TEXT:
         if text.search(ended.text):
             return kind

@@ -48,7 +48,7 @@ class LoggedStatement:
         if parsed.kind is not Kind.CHANGE:
             return None
         unread = "tables whose names cannot be read" if parsed.calls else None  # I1
-        table = next((name for _, name in parsed.names if self._tables.known(name) is not None), unread)
+        table = next((name for _, name in parsed.names if name in self._tables.known), unread)
         if table is None:
             return None
         return RelayError(

@@ -43,7 +43,7 @@ class Tables:
         self._prefix = f"{keyspace}."
         self._relayed = self._own(relayed or {})
         self.followed = followed
-        self._known = self._own(current)  # the last known layout of each table
+        self.known = self._own(current)  # the last known layout of each wanted table
         self._streamed: dict[str, Table] = {}  # the last layout of each table that the stream has described
         self._decoders: dict[tuple[bytes, bool], VStreamRowDecoder | None] = {}
 
@@ -52,20 +52,16 @@ class Tables:
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._known)
+        return sorted(self.known)
 
     def may_be_moved(self, position: VStreamPosition) -> set[str]:
         """Return the tables that may live in another keyspace, as far as ``position`` does not say so already."""
         removed = (name for name, remade_at in position.remade.items() if not remade_at)
-        return {*self._known, *self._relayed} - {*position.left_out, *removed}
-
-    def known(self, name: str) -> Table | None:
-        """Return the last known layout of a table, or None if it is unknown or not wanted."""
-        return self._known.get(name)
+        return {*self.known, *self._relayed} - {*position.left_out, *removed}
 
     def last(self, name: str) -> Table | None:
         """Return the last layout of a table, even if it was dropped after it was relayed: then only the key is sure."""
-        return self._known.get(name) or self._relayed.get(name)
+        return self.known.get(name) or self._relayed.get(name)
 
     def has_other_key(self, table: Table) -> bool:
         """Whether changes of a table were relayed with another key: the plan refuses a page with its rows."""
@@ -92,9 +88,9 @@ class Tables:
             before = self._streamed.get(name)
             if before is not None and before is not table:
                 check_followed(before.schema, table.schema)
-            elif before is None and (there := self._known.get(name)) is not None:
+            elif before is None and (there := self.known.get(name)) is not None:
                 check_first(there.schema, self.followed.rules(name), table.schema)
-            self._known[name] = self._streamed[name] = table
+            self.known[name] = self._streamed[name] = table
         return found
 
     def _with_collations(self, event: pb.FieldEvent) -> pb.FieldEvent:
