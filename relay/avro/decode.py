@@ -126,7 +126,6 @@ def part_decoder(schema: Mapping[str, Any], columns: Collection[str]) -> Callabl
 
 
 def token_of(fields: Mapping[str, Any] | None) -> EventToken | None:
-    """Return the event token of a decoded change, given its field ``token``."""
     if fields is None:
         return None
     origin = fields["origin"]

@@ -10,7 +10,7 @@ from relay.engine.topic_writers import TopicWriters
 from relay.errors import ConfigError, NoAnswer, RelayError
 from relay.kafka.topic_writer import TopicWriter
 from relay.process.slow_call import SlowCall, call_all
-from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome, backoff
+from relay.reading.reader_pool import WARN_AT_FAILURES, OpenShard, ReadOutcome, backoff
 from relay.source import Page
 from relay.table import TableSchema
 

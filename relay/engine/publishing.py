@@ -29,7 +29,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.transaction import OpenTransaction
 from relay.observe.observer import Observer
-from relay.reading.open_shard import OpenShard
+from relay.reading.reader_pool import OpenShard
 from relay.reading.set_aside import GapPending
 from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, SnapshotRequest, StreamId
 from relay.source import Page, Source
@@ -85,13 +85,9 @@ class Publishing:
         self.transaction = OpenTransaction(producers, group, timeout=settings.transaction_timeout)
 
     @property
-    def open(self) -> bool:
-        return self.transaction.open
-
-    @property
     def waits(self) -> bool:
         """Whether anything waits for its commit (I10)."""
-        return self.open or bool(self._unconfirmed)
+        return self.transaction.open or bool(self._unconfirmed)
 
     def page(self, shard: OpenShard, page: Page) -> None:
         """Publish ``page`` with its checkpoint, or put its shard aside if a person has to decide about a gap (I12)."""
@@ -169,7 +165,7 @@ class Publishing:
 
     def commit(self) -> set[int]:
         """Commit what is open; return the checkpoint partitions written. Raises ``Aborted`` and similar errors."""
-        was_open, begun = self.open, time.monotonic()
+        was_open, begun = self.transaction.open, time.monotonic()
         written = self.transaction.commit()
         if was_open:
             self._metrics.count_commit(time.monotonic() - begun)
@@ -194,7 +190,7 @@ class Publishing:
         """After an abort, publish the pages of open shards again. Raises ``Fenced`` and ``Unavailable``."""
         while True:
             try:
-                was_open = self.open
+                was_open = self.transaction.open
                 try:
                     self.transaction.abort()
                 finally:  # a producer whose topic is gone may claim to be fenced, time after time
@@ -244,7 +240,7 @@ class Publishing:
     def close(self) -> None:
         """Abort an open transaction. Raises ``Aborted`` or ``Fenced``."""
         try:
-            if self.open:
+            if self.transaction.open:
                 self._metrics.count_abort()
             self.transaction.abort()
         finally:

@@ -12,7 +12,7 @@ from relay.errors import Unavailable, checkpoints_deleted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import SILENT_LOG
 from relay.observe.health import Liveness
-from relay.reading.open_shard import WARN_AT_FAILURES
+from relay.reading.reader_pool import WARN_AT_FAILURES
 
 log = logging.getLogger(__name__)
 

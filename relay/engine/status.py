@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Set
 from relay.engine.same_sources import SameSources
 from relay.kafka.assignment import Assignment
 from relay.observe.status import LatestListing, Poll, SourceView, WorkerStatus
-from relay.reading.open_shard import OpenShard
+from relay.reading.reader_pool import OpenShard
 from relay.reading.set_aside import Refusal
 from relay.snapshots.control import repaired_by
 from relay.stream.gap_decisions import all_pending_gaps

@@ -31,8 +31,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
 from relay.process.supervisor import WORKER_NUMBER
-from relay.reading.open_shard import WARN_AT_FAILURES, OpenShard, ReadOutcome
-from relay.reading.reader_pool import ReaderPool
+from relay.reading.reader_pool import WARN_AT_FAILURES, OpenShard, ReaderPool, ReadOutcome
 from relay.records import PartitionOwner, StreamId, partitions_key
 from relay.source import Page, Source, UnknownShard, Unreadable
 from relay.stream.lost_state import LostState
@@ -119,7 +118,7 @@ class Worker:
                         with suppress(Aborted, Fenced, NotAMember):
                             self._publishing.commit()
                         return False
-                    if self._is_done and not self._publishing.open:
+                    if self._is_done and not self._publishing.transaction.open:
                         break
             self._drain()
         finally:
@@ -266,7 +265,7 @@ class Worker:
                 self._publishing.commit()
         lost = self._group.poll()
         self._close_lost(lost)
-        if lost and self._publishing.open:
+        if lost and self._publishing.transaction.open:
             # A rebalance fails the open transaction of every member, and this one may contain lost shards.
             raise Aborted("partitions were taken away")
         if self._group.gained:

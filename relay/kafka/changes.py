@@ -248,7 +248,6 @@ class Reception:
         return f"{offsets}choose another start"
 
     def _read(self, message: Message) -> ReceivedChange | None:
-        """Return the change in a record, or None if it contains none."""
         place, offset, error = (message.topic() or "", message.partition() or 0), message.offset() or 0, message.error()
         if error is not None:
             if error.code() != KafkaError._PARTITION_EOF:

@@ -63,7 +63,8 @@ def committed_records(config: Config, admin: AdminClient | None = None) -> Commi
 
 def requested_partitions(config: Config, admin: AdminClient) -> Mapping[str, int]:
     """Return, by topic, the numbers that `relay repartition` has requested. Raises ``Unavailable``."""
-    return committed_records(config, admin).all_requested()
+    requested = committed_records(config, admin).requested_partitions.values()
+    return {topic: each.partitions for of_source in requested for topic, each in of_source.items()}
 
 
 class StopRequested(Exception):

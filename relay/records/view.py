@@ -141,10 +141,6 @@ class CommittedRecords:
         """Return, by topic, the requested numbers of partitions, fulfilled or not."""
         return {topic: each.partitions for topic, each in self.requested_partitions.get(source, {}).items()}
 
-    def all_requested(self) -> Mapping[str, int]:
-        """Return the same for the topics of all sources."""
-        return {topic: each.partitions for of in self.requested_partitions.values() for topic, each in of.items()}
-
     def partitions_of(self, source: str) -> Mapping[str, int]:
         """Return, by topic, over how many partitions the changes of ``source`` are spread now."""
         newest = self.newest(source)

@@ -11,8 +11,7 @@ from typing import Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.kafka.checkpoints import partition_of
-from relay.reading.open_shard import OpenShard
-from relay.reading.reader_pool import ReaderPool
+from relay.reading.reader_pool import OpenShard, ReaderPool
 from relay.reading.set_aside import SetAside
 from relay.records import (
     CommittedRecords,

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from relay.kafka.checkpoints import partition_of
-from relay.reading.open_shard import OpenShard
-from relay.reading.reader_pool import ReaderPool
+from relay.reading.reader_pool import OpenShard, ReaderPool
 from relay.reading.set_aside import SetAside
 from relay.records import Gap, Plan, Shard, ShardCheckpoint, ShardState, Start, StreamId, has_ended, position_text
 from relay.source import LastPage, Opening, Page, PageCounts, ReadResult, ShardReader, Source

@@ -5,8 +5,7 @@ from typing import Any
 
 from relay.errors import NoAnswer, RelayError, Unavailable, fault_of
 from relay.kafka.checkpoints import partition_of
-from relay.reading.open_shard import OpenShard
-from relay.reading.reader_pool import ReaderPool
+from relay.reading.reader_pool import OpenShard, ReaderPool
 from relay.reading.set_aside import GapPending, Refusal, SetAside
 from relay.records import (
     CommittedRecords,
@@ -133,7 +132,6 @@ class SourceState:
 
     @property
     def is_open(self) -> bool:
-        """Whether shards or segments are being read."""
         return bool(self.shards.open or (self.snapshots is not None and self.snapshots.open))
 
     def begin_look(self) -> bool:

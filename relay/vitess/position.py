@@ -38,8 +38,6 @@ class VitessShard:
 
 @dataclass(frozen=True, slots=True)
 class VStreamPosition:
-    """A position in the stream of one shard."""
-
     executed: str  # in canonical form, with its flavour in front
     transaction: str = ""  # the GTID of the next transaction, if some of its rows are published
     done: PublishedRows = field(default_factory=dict)  # how many rows of ``transaction`` are published

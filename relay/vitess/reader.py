@@ -170,12 +170,10 @@ class VitessShardReader:
                 return Unreadable(self.shard, begun, unknown)
             if not self._has_page(stream.events):
                 return self._empty_page(begun)
-        except BrokenStream as error:
+        except (BrokenStream, Unavailable) as error:
             self._close_stream()
-            return Unreadable(self.shard, begun, f"reopening the stream: {error}")
-        except Unavailable as error:
-            self._close_stream()
-            return Unreadable(self.shard, begun, f"a table cannot be looked up: {error}")
+            what = "reopening the stream" if isinstance(error, BrokenStream) else "a table cannot be looked up"
+            return Unreadable(self.shard, begun, f"{what}: {error}")
         except RelayError as error:
             if not self._has_page(stream.events):
                 raise

@@ -37,7 +37,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.observe.health import Liveness
 from relay.observe.metrics import Metrics
-from relay.reading.open_shard import OpenShard
+from relay.reading.reader_pool import OpenShard
 from relay.records import Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Opening, Page, ReadResult
 from relay.table import TableSchema

@@ -15,7 +15,7 @@ from relay.errors import RelayError
 from relay.kafka.settings import KafkaSettings
 from relay.observe.health import Liveness
 from relay.observe.metrics import Metrics
-from relay.reading.open_shard import OpenShard
+from relay.reading.reader_pool import OpenShard
 from relay.records import CommittedRecords, Gap, ReshardJournal, Shard, ShardCheckpoint, ShardState, StreamId
 from relay.source import Page, PageCounts
 from relay.table import KeyColumn, TableSchema

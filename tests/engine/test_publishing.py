@@ -142,7 +142,7 @@ def test_between_repeated_aborts_it_pauses_with_no_open_transaction() -> None:
     bench = Bench()
     open_meanwhile: list[bool] = []
     bench.publishing._aborts = RepeatedAborts(
-        SETTINGS, list, bench.liveness, sleep=lambda _: open_meanwhile.append(bench.publishing.open)
+        SETTINGS, list, bench.liveness, sleep=lambda _: open_meanwhile.append(bench.publishing.transaction.open)
     )
     bench.publishing.page(bench.shard(), page(1))
     for _ in range(3):

@@ -26,7 +26,7 @@ from relay.kafka.publisher import Aborted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
-from relay.reading.open_shard import LARGEST_PAGE
+from relay.reading.reader_pool import LARGEST_PAGE
 from relay.records import Plan, ShardCheckpoint, ShardState, partitions_key
 from relay.source import Opening, ReadResult, ShardReader
 from tests.command_line import run_until_caught_up

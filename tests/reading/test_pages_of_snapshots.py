@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from relay.reading.open_shard import LARGEST_PAGE, OpenShard
-from relay.reading.reader_pool import LONGEST_STAY, LONGEST_YIELD, ReaderPool
+from relay.reading.reader_pool import LARGEST_PAGE, LONGEST_STAY, LONGEST_YIELD, OpenShard, ReaderPool
 from tests.clock import Clock
 from tests.reading.scripted_reads import PAGE, SOURCE, Reads
 from tests.waiting import wait_until

@@ -10,8 +10,7 @@ import pytest
 from relay.engine.status import polls
 from relay.errors import ConfigError, RelayError
 from relay.observe.health import STALLED_AFTER, find_stalls
-from relay.reading.open_shard import LARGEST_PAGE, LONGEST_WAIT, OpenShard
-from relay.reading.reader_pool import ReaderPool
+from relay.reading.reader_pool import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ReaderPool
 from relay.source import Page, PageCounts, ReadResult, UnknownShard, Unreadable
 from tests import interrupted
 from tests.clock import Clock
