@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from relay.records import ReshardJournal
-from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard, canonical
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.settings import Portion
 
 _SHARDS = 1  # the migration type of a reshard
 

@@ -15,9 +15,8 @@ from relay.table import Column
 from relay.types.columns import ColumnKind
 from relay.vitess.client import Vtgate
 from relay.vitess.moved_tables import tables_moved
-from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard
-from relay.vitess.settings import VStreamSettings
+from relay.vitess.settings import Portion, VStreamSettings
 from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables
 from relay.vitess.tablets import Tablets

@@ -11,9 +11,8 @@ from relay.mysql_dialect.catalog import quoted
 from relay.records import ReshardJournal
 from relay.vitess.client import SHARDS, Rejected, Vtgate
 from relay.vitess.journals import name_in
-from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard, VStreamPosition, canonical
-from relay.vitess.settings import VStreamSettings
+from relay.vitess.settings import Portion, VStreamSettings
 
 log = logging.getLogger(__name__)
 

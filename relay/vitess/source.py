@@ -27,10 +27,9 @@ from relay.types.columns import ColumnKind
 from relay.vitess.client import NO_TABLE, SHARDS, Rejected, Vtgate
 from relay.vitess.keyspace_snapshots import KeyspaceSnapshots, rounded
 from relay.vitess.moved_tables import TableMoves, tables_moved
-from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard
 from relay.vitess.reader import VitessShardReader
-from relay.vitess.settings import VStreamSettings, is_hidden
+from relay.vitess.settings import Portion, VStreamSettings, is_hidden
 from relay.vitess.start_at_time import ShardHistory
 from relay.vitess.tables import Tables
 from relay.vitess.tablets import Tablets, collations, warn_of_cascades

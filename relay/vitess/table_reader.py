@@ -27,11 +27,10 @@ from relay.source import LastPage, Page, PageCounts, Segment, Unreadable
 from relay.vitess.client import Vtgate
 from relay.vitess.failures import BrokenStream, Ending, ending, hint
 from relay.vitess.http2 import CallEnded
-from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard, VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Uncarried, VStreamRowDecoder, rows_of
-from relay.vitess.settings import VStreamSettings
+from relay.vitess.settings import Portion, VStreamSettings
 from relay.vitess.table_copy import CopiedBatch, TableCopy
 from relay.vitess.tables import Tables
 from relay.vitess.tablets import KeyOrder, Tablets

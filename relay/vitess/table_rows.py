@@ -17,8 +17,8 @@ from relay.mysql_dialect.row_functions import PublishedRows
 from relay.source import Opening
 from relay.table import TableSchema
 from relay.types.sql import Form, defined
-from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard
+from relay.vitess.settings import Portion
 from relay.vitess.source import VitessSource
 
 _FLOAT = struct.Struct("<f")

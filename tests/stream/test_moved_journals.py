@@ -13,8 +13,10 @@ from relay.errors import RelayError
 from relay.keyrange import shard_range
 from relay.records import ReshardJournal, Shard, ShardCheckpoint, ShardState, Start
 from relay.stream.journals import renamed, shards_of
-from relay.vitess.portion import ALL, Portion
+from relay.vitess.settings import Portion
 from tests.stream.journaled import CURRENT, EDGES, World, cut, reshard
+
+ALL = Portion()
 
 
 def move(number: str, participants: str, targets: str, shard: str, *tables: str, of: Portion = ALL) -> ReshardJournal:

@@ -16,12 +16,11 @@ from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotPart, Stre
 from relay.source import Opening, Page, ReadResult, Segment, ShardReader, Unreadable
 from relay.vitess.client import Vtgate
 from relay.vitess.moved_tables import TableMoves
-from relay.vitess.portion import Portion
 from relay.vitess.position import VitessShard
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.rows import decoder
-from relay.vitess.settings import VStreamSettings
+from relay.vitess.settings import Portion, VStreamSettings
 from relay.vitess.source import VitessSource
 from relay.vitess.table_reader import CopiedTableReader
 from relay.vitess.tables import Tables

@@ -7,7 +7,7 @@ import re
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relay.vitess.portion import Portion
+from relay.vitess.settings import Portion
 
 NAMES = st.text(st.sampled_from("abé_/.^]"), min_size=1, max_size=4)
 
