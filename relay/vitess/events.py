@@ -17,8 +17,7 @@ from relay.mysql_dialect.tables import Table
 from relay.records import ReshardJournal
 from relay.vitess.client import EventKind
 from relay.vitess.failures import BrokenStream
-from relay.vitess.journals import ends_shard, journal_of
-from relay.vitess.position import VitessShard, VStreamPosition, added, including, position_in
+from relay.vitess.position import VitessShard, VStreamPosition, added, canonical, including, position_in
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.server_starts import StreamEnd
 from relay.vitess.settings import VStreamSettings
@@ -284,11 +283,17 @@ class ShardEvents:
         )
 
     def _reshard(self, event: pb.VEvent) -> None:
-        journal = event.journal
-        if not ends_shard(journal, self.shard):
+        journal, name_of = event.journal, self.settings.name_of
+        if not self.shard.is_ended_by(journal):
             return
+        participants = tuple(name_of(each.keyspace, each.shard) for each in journal.participants)
+        tables = replace(self.settings.portion, moves=()).to_json()
         try:
-            self._transaction.journal = journal_of(journal, self.settings.keyspace, self.settings.portion)
+            targets = {
+                name_of(each.keyspace, each.shard): {"gtid": canonical(each.gtid), **tables}
+                for each in journal.shard_gtids
+            }
+            self._transaction.journal = ReshardJournal(str(journal.id), participants, targets)
         except GtidError as error:
             raise BrokenStream(f"a position in journal {journal.id} cannot be read: {error}") from None  # I4
 

@@ -10,7 +10,6 @@ from relay.gtid import GtidSet, parse
 from relay.mysql_dialect.catalog import quoted
 from relay.records import ReshardJournal
 from relay.vitess.client import SHARDS, Rejected, Vtgate
-from relay.vitess.journals import name_in
 from relay.vitess.position import VitessShard, VStreamPosition, canonical
 from relay.vitess.settings import Portion, VStreamSettings
 
@@ -86,10 +85,10 @@ class TableMoves:
         """Log the move that was found, and return its journal, which ends the shard at ``position``."""
         assert self.found is not None
         number, tables, _, targets, participants = self.found
-        keyspace, shard = self.settings.keyspace, self._shard
+        name_of, shard = self.settings.name_of, self._shard
         moved = sorted(filter(self.settings.is_wanted, tables))
         starts: dict[str, dict[str, Any]] = {
-            name_in(keyspace, *place): {"gtid": canonical(at.position), **Portion(tuple(moved)).to_json()}
+            name_of(*place): {"gtid": canonical(at.position), **Portion(tuple(moved)).to_json()}
             for place, at in targets.items()
         }
         log.warning(
@@ -101,8 +100,8 @@ class TableMoves:
         )
         # I1: this stream also has tables that are created or added to the config later.
         if (rest := self.settings.portion.less(moved, (*self._past, number))) is not None:
-            starts[name_in(keyspace, shard.keyspace, shard.name)] = {**position.to_json(), **rest.to_json()}
-        return ReshardJournal(number, tuple(name_in(keyspace, *each) for each in participants), starts)
+            starts[name_of(shard.keyspace, shard.name)] = {**position.to_json(), **rest.to_json()}
+        return ReshardJournal(number, tuple(name_of(*each) for each in participants), starts)
 
     def moved_to(self, table: str, executed: GtidSet, remade: str) -> str | None:
         """Return the keyspace that a table was moved to from the shard, or None if it was not moved or is back.

@@ -19,6 +19,8 @@ from relay.records import Position, Shard, Start, StreamId
 from relay.vitess.failures import BrokenStream
 from relay.vitess.proto import vtgate_pb2 as pb
 
+_RESHARD = 1  # a journal's migration type
+
 
 @dataclass(frozen=True, slots=True)
 class VitessShard:
@@ -34,6 +36,11 @@ class VitessShard:
         """Return the names of ``shard``, which is in ``keyspace`` unless it names another."""
         other, _, name = shard.name.rpartition("/")
         return cls(stream.source, other or keyspace, name, stream.qualified(shard.id))
+
+    def is_ended_by(self, journal: pb.Journal) -> bool:
+        """Whether the journal belongs to a reshard that ends the shard."""
+        here = pb.KeyspaceShard(keyspace=self.keyspace, shard=self.name)
+        return journal.migration_type == _RESHARD and here in journal.participants
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,10 @@ class VStreamSettings:
     copied_rows_per_second: int | None = None  # of a table; None means no limit
     portion: Portion = Portion()  # which of these tables the stream of one shard has
 
+    def name_of(self, keyspace: str, shard: str) -> str:
+        """Return the name that a shard of any keyspace has in the source."""
+        return shard if keyspace == self.keyspace else f"{keyspace}/{shard}"
+
     def is_wanted(self, table: str) -> bool:
         """Whether changes of ``table`` are relayed, even if it does not exist."""
         is_named = table in self.tables if self.tables is not None else not table.startswith(_INTERNAL)

@@ -17,7 +17,6 @@ from relay.vitess.call import Call
 from relay.vitess.client import EventKind, Rejected, events_of
 from relay.vitess.failures import BrokenStream
 from relay.vitess.http2 import CallEnded
-from relay.vitess.journals import ends_shard
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.tablets import Tablets
 
@@ -164,7 +163,7 @@ class ShardHistory:
             elif time.monotonic() - heard > self._silence:
                 raise Unavailable(f"{place} sends nothing: {self._tablets.explain_silence()}")
             for event in chain.from_iterable(answers):
-                if event.type == EventKind.JOURNAL and ends_shard(event.journal, self.shard):
+                if event.type == EventKind.JOURNAL and self.shard.is_ended_by(event.journal):
                     when = iso_time(event.timestamp)
                     raise Unavailable(f"shard {self.shard.name} was resharded at {when}: start after that")
                 yield event
