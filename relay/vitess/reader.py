@@ -125,7 +125,7 @@ class VitessShardReader:
         self.position = VStreamPosition.from_json(opening.resume, shard.qualified)
         self.token = opening.checkpoint.token if opening.checkpoint is not None else None
         self.floor = opening.floor  # seconds: no later token is earlier than this
-        names = list(tables.names if settings.streamed is None else settings.streamed)
+        names = sorted(tables.known) if settings.streamed is None else settings.streamed
         if not names and not settings.portion.without:
             raise RelayError(
                 f"shard {shard.qualified}: the keyspace has no table to relay: create one with a primary key, "

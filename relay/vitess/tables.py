@@ -50,10 +50,6 @@ class Tables:
     def _own(self, tables: Mapping[str, Table]) -> dict[str, Table]:
         return {name: table for name, table in tables.items() if self.moves.settings.portion.has(name)}
 
-    @property
-    def names(self) -> list[str]:
-        return sorted(self.known)
-
     def may_be_moved(self, position: VStreamPosition) -> set[str]:
         """Return the tables that may live in another keyspace, as far as ``position`` does not say so already."""
         removed = (name for name, remade_at in position.remade.items() if not remade_at)
