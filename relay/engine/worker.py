@@ -30,6 +30,7 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.observer import Observer
 from relay.observe.status import WorkerStatus
+from relay.process.lost_often import ADVICE as LOST_OFTEN
 from relay.process.supervisor import WORKER_NUMBER
 from relay.reading.reader_pool import WARN_AT_FAILURES, OpenShard, ReaderPool, ReadOutcome
 from relay.records import PartitionOwner, StreamId, partitions_key
@@ -316,6 +317,8 @@ class Worker:
                 level = logging.WARNING if shard.failures in WARN_AT_FAILURES else logging.DEBUG
                 said = "source %s: shard %s cannot be read, failure %d in a row: %s; retrying in %.1f s"
                 log.log(level, said, source.name, result.shard.id, shard.failures, result.reason, wait)
+                if shard.lost_often:
+                    log.warning(LOST_OFTEN, source.name, result.shard.id, result.reason)
                 self._readers.again(shard, wait)
             case UnknownShard():
                 if not source.has_journals:

@@ -15,6 +15,8 @@ from relay.mysql.probe import BackgroundProbe
 from relay.mysql.roles import role_of
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
 from relay.process.connections import closed_on_error
+from relay.process.lost_often import ADVICE as LOST_OFTEN
+from relay.process.lost_often import LostOften
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class CurrentServer:
         self._executed = parse("")  # everything that the server had executed at the last check
         self._sequences_read = SequencesRead()
         self._ask_role_at = 0.0
+        self._losses = LostOften()
         self._search = BackgroundProbe(f"better-than-{shard}", servers.better, every=_ROLE_EVERY)
 
     @property
@@ -63,7 +66,8 @@ class CurrentServer:
             if found.server.is_mariadb:
                 self._sequences_read.learn(found.server.binlog_state(), position.executed)
             self._events = self.open_events(found.server, position.executed)
-        log.info("source %s: connected to %s to read shard %s", self.source, self.address, self.shard)
+        level = logging.DEBUG if self._losses.is_often else logging.INFO
+        log.log(level, "source %s: connected to %s to read shard %s", self.source, self.address, self.shard)
         self._ask_role_at = time.monotonic() + _ROLE_EVERY
         return None
 
@@ -79,7 +83,11 @@ class CurrentServer:
     def failed(self, error: RelayError) -> bool:
         """Remember why the server cannot be read, and close it. Return whether there was one."""
         if (found := self.found) is not None:
-            log.warning("source %s: shard %s: %s", self.source, self.shard, error)
+            if self._losses.note(time.monotonic()):
+                log.warning(LOST_OFTEN, self.source, self.shard, error)
+            else:
+                level = logging.DEBUG if self._losses.is_often else logging.WARNING
+                log.log(level, "source %s: shard %s: %s", self.source, self.shard, error)
             self.servers.failed(found.server.account.address, error)
         self.close()
         return found is not None

@@ -13,9 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from relay.errors import ConfigError, RelayError, fault_of
+from relay.process.lost_often import LostOften
 from relay.records import Position
 from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader, Unreadable
 
@@ -78,11 +79,14 @@ class OpenShard:
     wait: float = 0.0  # scheduled seconds from that read to the next one: with many shards, each is read rarely
     running: bool = False  # whether a read is under way, or its result was not taken yet
     _last: tuple[Position | None, float | None] = (None, None)  # position and `Page.reached` of the last page
+    lost_often: bool = False  # whether the result shows that its connection is lost every few seconds
+    _losses: LostOften = field(default_factory=LostOften)
 
     def note(self, result: ReadResult, now: float) -> None:
         """Count a result. ``now``: by the pool's clock."""
         self.empty = 0 if isinstance(result, Page) and result.counts.records else self.empty + 1
         if isinstance(result, Unreadable):
+            self.lost_often = not self.failures and self.reader.streams and self._losses.note(now)
             self.failures += 1
             self.error = result.reason
         elif not isinstance(result, Page):

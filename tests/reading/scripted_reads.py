@@ -36,3 +36,15 @@ class Reads:
 
     def close(self) -> None:
         self.closed += 1
+
+
+class Idle:
+    """A reader of a shard without changes."""
+
+    shard, streams = SHARD, False
+
+    def read(self) -> ReadResult:
+        return PAGE
+
+    def close(self) -> None:
+        """Nothing is open."""

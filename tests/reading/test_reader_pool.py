@@ -11,24 +11,12 @@ from relay.engine.status import polls
 from relay.errors import ConfigError, RelayError
 from relay.observe.health import STALLED_AFTER, find_stalls
 from relay.reading.reader_pool import LARGEST_PAGE, LONGEST_WAIT, OpenShard, ReaderPool
-from relay.source import Page, PageCounts, ReadResult, UnknownShard, Unreadable
+from relay.source import Page, PageCounts, UnknownShard, Unreadable
 from tests import interrupted
 from tests.clock import Clock
 from tests.observe.known import WALL, source, status
-from tests.reading.scripted_reads import PAGE, SHARD, SOURCE, Reads
+from tests.reading.scripted_reads import PAGE, SHARD, SOURCE, Idle, Reads
 from tests.waiting import PATIENCE
-
-
-class Idle:
-    """A reader of a shard without changes."""
-
-    shard, streams = SHARD, False
-
-    def read(self) -> ReadResult:
-        return PAGE
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def take(pump: ReaderPool, reading: OpenShard) -> None:
@@ -103,15 +91,6 @@ def test_of_20_000_idle_shards_none_is_stalled_before_it_is_late(pump: ReaderPoo
     assert stalls() == 0
     clock.now = begun + 80 + STALLED_AFTER + 1
     assert stalls() == 20_000
-
-
-def test_a_shard_that_is_idle_for_days_is_read_as_often_as_one_that_is_idle_for_minutes() -> None:
-    """I10: also after the half hour in which 1.5 to the power of its empty pages has become too large for a float."""
-    shard = OpenShard(Idle(), b"", SOURCE)
-    for number in range(200_000):
-        shard.note(PAGE, float(number))
-        assert number < 15 or shard.wait_after(PAGE, 80.0) == 80.0
-    assert shard.failures == 0
 
 
 def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: ReaderPool) -> None:
