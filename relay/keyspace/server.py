@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -47,24 +48,20 @@ class ServerState(NamedTuple):
     problem: str | None
 
 
+@dataclass(eq=False)
 class WatchedServer:
     """A server at an address, which any number of threads may query. ``shard``: its name in tokens.
 
     ``watch``, ``connect``: open connections. ``tried``: set once it is watched, or could not be.
     """
 
-    def __init__(
-        self,
-        address: str,
-        shard: str,
-        watch: Callable[[str], ServerConnection],
-        connect: Callable[[str], Connection[Any]],
-    ) -> None:
-        self.address = address
-        self.shard = shard
+    address: str
+    shard: str
+    watch: Callable[[str], ServerConnection]
+    connect: Callable[[str], Connection[Any]]
+
+    def __post_init__(self) -> None:
         self.tried = threading.Event()
-        self._watch = watch
-        self._connect = connect
         self._connections = Connections(self._open)
         self._stopping = threading.Event()
         self._process = os.getpid()
@@ -73,7 +70,7 @@ class WatchedServer:
         self._problem: str | None = "it is not watched yet"
         # Until this time, in monotonic seconds, it is tried last. Set by any thread, in one assignment.
         self._avoid_until = -math.inf
-        self._thread = threading.Thread(target=self._keep_watching, name=f"watch-{address}", daemon=True)
+        self._thread = threading.Thread(target=self._keep_watching, name=f"watch-{self.address}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -140,7 +137,7 @@ class WatchedServer:
     def _open(self) -> TokenQueries:
         """Open a connection. Raises ``Unavailable``."""
         try:
-            with closed_on_error(self._connect(self.address)) as connection, closing(connection.cursor()) as cursor:
+            with closed_on_error(self.connect(self.address)) as connection, closing(connection.cursor()) as cursor:
                 cursor.execute("SET SESSION TRANSACTION READ ONLY")  # because a query may be repeated
         except (MySQLError, OSError) as error:
             raise Unavailable(str(translated(error, self.address))) from error
@@ -149,7 +146,7 @@ class WatchedServer:
     # ------------------------------------------------------------------ the thread
 
     def _new_watcher(self) -> ReplicationWatcher:
-        return ReplicationWatcher(partial(self._watch, self.address), self.shard)
+        return ReplicationWatcher(partial(self.watch, self.address), self.shard)
 
     def _keep_watching(self) -> None:
         pause = _FIRST_PAUSE

@@ -48,27 +48,20 @@ _LOOK_EVERY = 0.05  # seconds between two checks for that
 ROWS = "SELECT TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
 
 
+@dataclass(eq=False, repr=False)
 class DatabaseSnapshots(SqlSnapshots):
     """Reads the tables of a database. ``require``: raises ``Denied`` for a server that must not be read."""
 
-    def __init__(
-        self,
-        config: MySQLConfig,
-        layouts: Layouts,
-        addresses: Callable[[str], Sequence[str]],
-        connect: Callable[[str], ServerConnection],
-        first_server: Callable[[str], ServerConnection],
-        require: Callable[[ServerConnection, Role], None],
-        clock: Callable[[], float],
-    ) -> None:
-        super().__init__(config)
-        self.clock = clock
-        self.config = config
-        self.layouts = layouts
-        self._addresses = addresses
-        self._connect = connect
-        self._first_server = first_server
-        self._require = require
+    config: MySQLConfig
+    layouts: Layouts
+    addresses: Callable[[str], Sequence[str]]
+    connect: Callable[[str], ServerConnection]
+    first_server: Callable[[str], ServerConnection]
+    require: Callable[[ServerConnection, Role], None]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.config)
 
     def is_initial(self, plan: Plan) -> bool:
         return self.config.snapshot == "initial"
@@ -78,7 +71,7 @@ class DatabaseSnapshots(SqlSnapshots):
         found: list[tuple[int, str, str]] = []
         of_shards: list[set[str]] = []
         for shard in self.unfinished(published):
-            with closing(self._first_server(Shard(shard).name)) as server:
+            with closing(self.first_server(Shard(shard).name)) as server:
                 sizes = {
                     name: (rows or 0, size or 0) for name, rows, size in server.execute(ROWS, (self.config.database,))
                 }
@@ -99,7 +92,7 @@ class DatabaseSnapshots(SqlSnapshots):
 
     def server_of(self, shard: str, needed: GtidSet, failed: Sequence[str]) -> ServerConnection:
         """Connect to a server that shows ``needed``: a replica first, ``failed`` ones last. Raises ``Unavailable``."""
-        addresses = self._addresses(shard)
+        addresses = self.addresses(shard)
         others, problems = [each for each in addresses if each not in failed], dict[str, str]()
         last = [each for each in failed if each in addresses]
         # A primary is read only if no replica can be.
@@ -107,11 +100,11 @@ class DatabaseSnapshots(SqlSnapshots):
             for address in [each for each in group if each not in problems]:
                 try:
                     with ExitStack() as stack:
-                        server = stack.enter_context(closing(self._connect(address)))
+                        server = stack.enter_context(closing(self.connect(address)))
                         role = role_of(server)
                         if not any_role and not role.is_replica:
                             continue
-                        self._require(server, role)  # I7: the end of a snapshot deletes rows that it has not read
+                        self.require(server, role)  # I7: the end of a snapshot deletes rows that it has not read
                         if shows(server, needed):
                             stack.pop_all()
                             return server

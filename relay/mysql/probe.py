@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -16,27 +17,22 @@ T = TypeVar("T")
 _LONGEST = 10.0  # seconds
 
 
+@dataclass(eq=False)
 class BackgroundProbe(Generic[T]):
     """Asks one question at a time, for one thread, which waits for it only in ``wait``.
 
     ``every``: seconds to the next question, doubled by a failure up to 10 s. ``discard``: closes an answer not taken.
     """
 
-    def __init__(
-        self,
-        name: str,
-        ask: Callable[..., T],
-        *,
-        every: float,
-        discard: Callable[[T], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.name = name
-        self._ask = ask
-        self._every = every
-        self._discard = discard
-        self._clock = clock
-        self._pause = every
+    name: str
+    ask: Callable[..., T]
+    _: KW_ONLY
+    every: float
+    discard: Callable[[T], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._pause = self.every
         self._due = -math.inf
         self._answer: SlowCall[T] | None = None
         # Why the last question got no answer, and since when none did, in seconds.
@@ -58,9 +54,9 @@ class BackgroundProbe(Generic[T]):
 
     def start(self, *arguments: Any) -> None:
         """Ask, unless a question is under way or it is too early for the next."""
-        if self._answer is None and self._clock() >= self._due:
+        if self._answer is None and self.clock() >= self._due:
             self._asked = time.time()
-            self._answer = SlowCall(self.name, partial(self._ask, *arguments))
+            self._answer = SlowCall(self.name, partial(self.ask, *arguments))
 
     def take(self) -> T | None:
         """Return the answer, once; None while there is none. Raises the errors of ``ask``, except ``Unavailable``."""
@@ -76,16 +72,16 @@ class BackgroundProbe(Generic[T]):
             self._failure = str(error)
             if self._failing_since is None:
                 self._failing_since = self._asked
-            self._due = self._clock() + self._pause
-            self._pause = min(2 * self._pause, max(_LONGEST, self._every))
+            self._due = self.clock() + self._pause
+            self._pause = min(2 * self._pause, max(_LONGEST, self.every))
             return None
         self.forget()
-        self._due = self._clock() + self._every
+        self._due = self.clock() + self.every
         return result
 
     def forget(self) -> None:
         self._failure = self._failing_since = None
-        self._pause = self._every
+        self._pause = self.every
 
     def close(self) -> None:
         """Stop waiting for the answer. The next question may be asked at once."""
@@ -97,4 +93,4 @@ class BackgroundProbe(Generic[T]):
 
     def _drop(self, answer: Future[T]) -> None:
         if answer.exception() is None:
-            self._discard(answer.result())
+            self.discard(answer.result())

@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache, reduce
 from operator import add
 from typing import NamedTuple
@@ -118,6 +118,7 @@ class _Targets(NamedTuple):
     running: Sequence[GtidSet]
 
 
+@dataclass(eq=False)
 class HandoverCheck:
     """Decides when one shard may end. ``connect``: to any server of a shard. ``listed``: changed by reloads.
 
@@ -125,22 +126,16 @@ class HandoverCheck:
     answers fit what it has read. Used by one thread at a time.
     """
 
-    def __init__(
-        self,
-        shard: str,
-        listed: Callable[[], tuple[str, ...]],
-        connect: Callable[[str], ServerConnection],
-        checkpoints: CheckpointTable,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.shard = shard
-        self._listed = listed
-        self._connect = connect
-        self._checkpoints = checkpoints
-        self._clock = clock
+    shard: str
+    listed: Callable[[], tuple[str, ...]]
+    connect: Callable[[str], ServerConnection]
+    checkpoints: CheckpointTable
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._connecting = BackgroundProbe(
-            f"targets-of-{shard}", self._connect_to, every=_RETRY, discard=_close, clock=clock
+            f"targets-of-{self.shard}", self._connect_to, every=_RETRY, discard=_close, clock=self.clock
         )
         self._servers: dict[str, ServerConnection] = {}  # the open connections, by target
         self._targets: _Targets | None = None
@@ -154,7 +149,7 @@ class HandoverCheck:
 
     def __call__(self, executed: GtidSet) -> Handover | None:
         """Return the handover once all targets continue from within ``executed``. Raises ``Unavailable`` until then."""
-        reshard = reshard_of(self.shard, self._listed())
+        reshard = reshard_of(self.shard, self.listed())
         if reshard is None:
             self._targets = None
             return None
@@ -167,10 +162,10 @@ class HandoverCheck:
             return None
         if ahead := [each.position for each in targets.replicated if not executed.contains(each)]:
             # This shard is read until it reaches them. It never reaches the position of another database's shard.
-            if self._clock() < self._ask_at + _PATIENCE:
+            if self.clock() < self._ask_at + _PATIENCE:
                 return None
             reason = (
-                f"{self._checkpoints} of a shard that replaces {self.shard} has the position {ahead[0]}, which was not "
+                f"{self.checkpoints} of a shard that replaces {self.shard} has the position {ahead[0]}, which was not "
                 f"read here yet: if a row for shard {self.shard} is not of this reshard, remove it"
             )
         elif not all(each.contains(executed) for each in targets.running):  # I3: it may group some that were read here
@@ -192,9 +187,9 @@ class HandoverCheck:
             self._servers = self._connecting.take() or {}
             if self._servers.keys() != set(names):
                 return None
-        if self._clock() < self._ask_at:
+        if self.clock() < self._ask_at:
             return None
-        self._ask_at = self._clock() + _RETRY
+        self._ask_at = self.clock() + _RETRY
         try:
             found = self._ask(reshard)
         except RelayError as error:  # I12: the parent is read meanwhile
@@ -207,7 +202,7 @@ class HandoverCheck:
 
     def _connect_to(self, names: Iterable[str]) -> dict[str, ServerConnection]:
         with ExitStack() as stack:
-            found = {name: stack.enter_context(closing(self._connect(name))) for name in names}
+            found = {name: stack.enter_context(closing(self.connect(name))) for name in names}
             stack.pop_all()
         return found
 
@@ -224,7 +219,7 @@ class HandoverCheck:
         return _Targets(reshard, positions, replicated, running)
 
     def _rows(self, server: ServerConnection, target: str) -> list[CheckpointRow]:
-        checkpoints, address = self._checkpoints, server.account.address
+        checkpoints, address = self.checkpoints, server.account.address
         try:
             rows = server.named_rows(f"SELECT * FROM {quoted(checkpoints.database)}.{quoted(checkpoints.table)}")
         except (Denied, NoTable) as error:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, MariaDBSet, parse
@@ -71,6 +71,7 @@ class _Survey:
                 each.server.close()
 
 
+@dataclass(eq=False)
 class ShardServers:
     """The servers of one shard, in the order of the config. Used by one thread at a time. ``max_lag``: seconds.
 
@@ -78,23 +79,16 @@ class ShardServers:
     ``primary_may_be_silent``: whether a server that may be the primary did not answer when it was last searched.
     """
 
-    def __init__(
-        self,
-        shard: str,
-        addresses: Callable[[], Sequence[str]],
-        connect: Callable[[str], ServerConnection],
-        *,
-        max_lag: float,
-        require: Callable[[ServerConnection, Role], None] = lambda _server, _role: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.shard = shard
-        self.addresses = addresses
-        self.max_lag = max_lag
+    shard: str
+    addresses: Callable[[], Sequence[str]]
+    connect: Callable[[str], ServerConnection]
+    _: KW_ONLY
+    max_lag: float
+    require: Callable[[ServerConnection, Role], None] = lambda _server, _role: None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self.primary_may_be_silent = False
-        self._connect = connect
-        self.require = require
-        self._clock = clock
         # By address: until when a server is tried last; and errors of servers that cannot continue, with expiry.
         self._avoid: dict[str, float] = {}
         self._refusals: dict[str, tuple[RelayError, float]] = {}
@@ -102,7 +96,7 @@ class ShardServers:
 
     def failed(self, address: str, error: RelayError) -> None:
         """Remember why a server could not be read, so that others are tried before it."""
-        now = self._clock()
+        now = self.clock()
         self._avoid[address] = now + _AVOID
         if isinstance(error, BinlogPurged | Diverged):
             # A server that lagged may have caught up by then; purged binlogs do not come back.
@@ -144,7 +138,7 @@ class ShardServers:
         self.primary_may_be_silent = False
         for address in self._ordered():
             try:
-                server = self._connect(address)
+                server = self.connect(address)
             except RelayError:
                 self.primary_may_be_silent = True
                 continue
@@ -160,7 +154,7 @@ class ShardServers:
         return None
 
     def _ordered(self) -> list[str]:
-        now = self._clock()
+        now = self.clock()
         return sorted(self.addresses(), key=lambda address: self._avoid.get(address, 0.0) > now)
 
     def _survey(self, position: BinlogPosition) -> _Survey:
@@ -178,7 +172,7 @@ class ShardServers:
         return survey
 
     def _ask(self, address: str, needed: GtidSet, unfinished: Sequence[str], survey: _Survey) -> None:
-        with closed_on_error(self._connect(address)) as server:
+        with closed_on_error(self.connect(address)) as server:
             role = role_of(server)
             server.verify(is_replica=role.is_replica)
             if needed and needed.flavour != server.flavour:
@@ -196,7 +190,7 @@ class ShardServers:
             is_waiting = is_behind and standing is Standing.PRIMARY and _awaits_its_own(server, needed)
         history = ServerHistory.BEHIND if is_behind else ServerHistory.COMPLETE
         refusal, until = self._refusals.get(address, (None, 0.0))
-        if refusal is not None and until >= self._clock():
+        if refusal is not None and until >= self.clock():
             history = ServerHistory.PURGED if isinstance(refusal, BinlogPurged) else ServerHistory.OTHER
         elif has_diverged:
             history = ServerHistory.OTHER
@@ -213,7 +207,7 @@ class ShardServers:
             each for each in survey.lacking if not survey.has_silent or _has_own(each, position, sequences_read)
         ]
         if primaries:
-            now = self._clock()
+            now = self.clock()
             if self._lacking_since is None:
                 self._lacking_since = now
             if now - self._lacking_since >= _CERTAIN:

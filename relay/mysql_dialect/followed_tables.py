@@ -7,7 +7,7 @@ it, once everything executed before the answer has been read, and no statement w
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
 from relay.config.protection import ColumnRules
@@ -73,6 +73,7 @@ class TablesNow:
     at: float
 
 
+@dataclass(eq=False)
 class FollowedTables:
     """Follows the tables of one shard. Used by the thread that reads the shard.
 
@@ -83,22 +84,15 @@ class FollowedTables:
     those are unknown; a table known to lack a primary key never is.
     """
 
-    def __init__(
-        self,
-        database: str,
-        is_relayed: Callable[[str], bool],
-        rules: Callable[[str], ColumnRules],
-        text: Callable[[], bool | None],
-        *,
-        hides_values: bool = False,
-        rereads: Callable[[str, Sequence[Column] | None], bool] = lambda name, columns: False,
-    ) -> None:
-        self._database = database
-        self._is_relayed = is_relayed
-        self.rules = rules
-        self._text = text
-        self._hides_values = hides_values
-        self._rereads = rereads
+    database: str
+    is_relayed: Callable[[str], bool]
+    rules: Callable[[str], ColumnRules]
+    text: Callable[[], bool | None]
+    _: KW_ONLY
+    hides_values: bool = False
+    rereads: Callable[[str, Sequence[Column] | None], bool] = lambda name, columns: False
+
+    def __post_init__(self) -> None:
         # The effects of the open statement on relayed tables, as in `AppliedStatement`.
         self._unseen: dict[str, str] = {}
         self._reread: set[str] = set()
@@ -167,7 +161,7 @@ class FollowedTables:
         """Return the relayed tables that were dropped unlogged, as a CREATE TABLE shows. Call it before `apply`."""
         if said.kind is not Kind.CREATE or said.temporary or said.replaces or said.if_absent:
             return []
-        here = [name for database, name in said.tables if database == self._database and self._is_relayed(name)]
+        here = [name for database, name in said.tables if database == self.database and self.is_relayed(name)]
         return [name for name in here if (known := self._known.get(name)) is not None and known.shape is not None]
 
     def apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str] = ()) -> AppliedStatement | None:
@@ -183,7 +177,7 @@ class FollowedTables:
             return None
         kind = "INDEX" if said.indexed is not None else "ALTER" if said.kind is Kind.CHANGE else said.kind.value.upper()
         text = StatementText.COMPLETE
-        if self._hides_values:
+        if self.hides_values:
             sql, text = without_values(sql, sql_mode), StatementText.WITHOUT_VALUES
         return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, self._reread)
 
@@ -199,17 +193,17 @@ class FollowedTables:
         if said.kind is Kind.DROP:
             return self._each(said.tables, lambda before: _GONE)
         if said.kind is Kind.DROP_DATABASE:
-            if said.tables[0][0] != self._database:
+            if said.tables[0][0] != self.database:
                 return []
             present = [name for name, known in self._known.items() if known.shape]
             names = dict.fromkeys([*existing, *present])
-            return self._each([(self._database, name) for name in names], lambda before: _GONE)
+            return self._each([(self.database, name) for name in names], lambda before: _GONE)
         if said.kind is Kind.RENAME:
             return self._rename(said)
         if said.kind is Kind.CREATE:
             if not said.replaces and not said.if_absent:
                 for database, name in said.tables:
-                    if database == self._database:
+                    if database == self.database:
                         self._set(name, _GONE)  # otherwise the statement would have failed
             return self._each(said.tables, lambda before: self._created(before, said, sql, sql_mode))
         if said.kind in (Kind.ALTER, Kind.CHANGE) and said.tables:
@@ -220,12 +214,12 @@ class FollowedTables:
         """Change each table of the database. ``change``: maps the table before the statement to the table after it."""
         found = []
         for database, name in names:
-            if database != self._database:
+            if database != self.database:
                 continue
             before = self._known.get(name)
             after = change(before)
             self._set(name, after)
-            if self._is_relayed(name):
+            if self.is_relayed(name):
                 found.append(self._published(name, before, name, after))
         return found
 
@@ -233,7 +227,7 @@ class FollowedTables:
         """Rename one table after the other, so that tables can be exchanged."""
         found = []
         for (old_database, old), (new_database, new) in said.renamed:
-            is_here, stays = old_database == self._database, new_database == self._database
+            is_here, stays = old_database == self.database, new_database == self.database
             moved = self._known.get(old) if is_here else None
             if is_here:
                 self._set(old, _GONE)
@@ -241,9 +235,9 @@ class FollowedTables:
                 self._reread.discard(old)
             if stays:
                 self._set(new, moved)
-                if self._is_relayed(new):
+                if self.is_relayed(new):
                     self._note_unseen(new, f"has the rows of {old} now", moved)  # I7
-            if (is_here and self._is_relayed(old)) or (stays and self._is_relayed(new)):
+            if (is_here and self.is_relayed(old)) or (stays and self.is_relayed(new)):
                 was = old if is_here else f"{old_database}.{old}"
                 now = new if stays else f"{new_database}.{new}"
                 found.append(replace(self._published(old, moved, new, moved), table=was, renamed_to=now))
@@ -253,14 +247,14 @@ class FollowedTables:
         (_, name), before = said.tables[0], self._known.get(said.tables[0][1])
         changed = self._each(said.tables[:1], lambda before: self._altered(before, sql, sql_mode))
         shape = (before or _GONE).shape
-        types = shape.types if shape is not None and (self._text() if shape.text is None else shape.text) else {}
+        types = shape.types if shape is not None and (self.text() if shape.text is None else shape.text) else {}
         if changed and not keeps_values(types, sql, sql_mode):  # I7
             after = self._known.get(name)
             if after is None and before is not None:
                 after = _UNREADABLE if _MAY_REFUSE.search(sql) else before
             self._note_unseen(name, "may have different values now", after)
         renamed = self._rename(said)
-        if not renamed or said.tables[0][0] != self._database:
+        if not renamed or said.tables[0][0] != self.database:
             return changed or renamed
         was = self._published(name, before, name, before)
         return [replace(renamed[0], before=was.before, before_by=was.before_by)]
@@ -269,24 +263,24 @@ class FollowedTables:
         self._unseen[name] = why
         now = self._columns(name, known)
         # I10: no snapshot can read a table without one
-        if (now is None or now.primary) and self._rereads(name, None if now is None else now.columns):
+        if (now is None or now.primary) and self.rereads(name, None if now is None else now.columns):
             self._reread.add(name)
 
     def _created(self, before: _Known | None, said: Classified, sql: str, sql_mode: int) -> _Known | None:
         if said.if_absent and not said.replaces and (before is None or before.shape is not None):
             return before
         if said.copied is None:
-            shape = created(sql, sql_mode, self._text())
+            shape = created(sql, sql_mode, self.text())
         else:
             database, name = said.copied
-            known = self._known.get(name) if database == self._database else None
+            known = self._known.get(name) if database == self.database else None
             shape = known.shape if known is not None else None
         return self._from_statement(shape)
 
     def _altered(self, before: _Known | None, sql: str, sql_mode: int) -> _Known | None:
         if before is None or before.shape is None:
             return None
-        shape = before.shape if before.shape.text is not None else replace(before.shape, text=self._text())
+        shape = before.shape if before.shape.text is not None else replace(before.shape, text=self.text())
         after = altered(shape, sql, sql_mode)
         return self._from_statement(after)
 
