@@ -19,7 +19,7 @@ from relay.mysql.errors import NotCarried
 from relay.mysql.text_rows import values_of
 from relay.mysql_dialect.catalog import Definition, quoted, text_of
 from relay.mysql_dialect.compiled_changes import Cell
-from relay.mysql_dialect.printed import Printed, members, printed, printed_text, sets_by_text
+from relay.mysql_dialect.printed import Printed, members, printed
 from relay.mysql_dialect.tables import Row
 from relay.types.sql import Form, defined
 
@@ -301,20 +301,17 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
         found = defined(definition)
         if found.type.name == "year" and found.inside == "2":
             raise ValueError("SELECT prints two digits of a YEAR(2): make it a YEAR")  # I8
-        match found.type.form:
-            case Form.FLOAT:
-                exact = Printed(lambda raw: shortest(_FLOAT.pack(float(raw))))
-                # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
-                return _Selected(name, exact, _number, _EXACT, _EXACT)
-            case Form.ENUM:
-                count = len(members(found.inside)) + 1  # 0 stands for a value that is not a member
-                return _Selected(name, printed_text(charset), _number, compared=_MEMBER, members=count)
-            case Form.SET:
-                read = Printed(sets_by_text(found.inside, printed_text(charset).decode, copied=True))
-                count = 1 << len(members(found.inside))
-                return _Selected(name, read, _number, compared=_MEMBER, members=count)
+        if found.type.form is Form.FLOAT:
+            exact = Printed(lambda raw: shortest(_FLOAT.pack(float(raw))))
+            # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
+            return _Selected(name, exact, _number, _EXACT, _EXACT)
         read = printed(found, charset)
         match found.type.form:
+            case Form.ENUM:
+                count = len(members(found.inside)) + 1  # 0 stands for a value that is not a member
+                return _Selected(name, read, _number, compared=_MEMBER, members=count)
+            case Form.SET:
+                return _Selected(name, read, _number, compared=_MEMBER, members=1 << len(members(found.inside)))
             case Form.DOUBLE:
                 return _Selected(name, read, _number, _EXACT, _EXACT)
             case Form.INTEGER | Form.DECIMAL:

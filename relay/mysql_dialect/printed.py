@@ -29,10 +29,12 @@ class Printed(NamedTuple):
 
 
 def printed(found: Defined, charset: str | None) -> Printed:
-    """Return the reader of a type. ``charset``: None if UTF-8 or not text. Raises ValueError for ENUM, SET, FLOAT."""
+    """Return the reader of a type. ``charset``: None if UTF-8 or not text. Raises ValueError for FLOAT."""
     form, name = found.type.form, found.type.name
-    if form is Form.TEXT:
+    if form in (Form.TEXT, Form.ENUM):
         return printed_text(charset)
+    if form is Form.SET:
+        return Printed(sets_by_text(found.inside, printed_text(charset).decode, copied=True))
     if name == "uuid":
         return Printed(lambda raw: uuid.UUID(raw.decode("ascii")).bytes)
     if form not in _PRINTED:

@@ -12,7 +12,7 @@ from relay.avro.columns import shortest
 from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError, Unavailable
 from relay.mysql_dialect.catalog import quoted
-from relay.mysql_dialect.printed import Printed, printed, printed_text, sets_by_text
+from relay.mysql_dialect.printed import Printed, printed
 from relay.mysql_dialect.row_functions import PublishedRows
 from relay.source import Opening
 from relay.table import TableSchema
@@ -96,9 +96,5 @@ def _selected(name: str, definition: str) -> tuple[str, Printed]:
             return f"{column} * 1E0", printed(found, None)
         case Form.TIMESTAMP:
             return f"unix_timestamp({column})", Printed(lambda raw: int(Decimal(raw.decode()).scaleb(6)))
-        case Form.ENUM:
-            return column, printed_text(None)
-        case Form.SET:
-            return column, Printed(sets_by_text(found.inside, bytes.decode, copied=True))
         case _:
             return column, printed(found, None)
