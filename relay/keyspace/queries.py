@@ -6,7 +6,6 @@ import ssl as tls
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -20,7 +19,7 @@ from relay.keyrange import KeyRange, shard_range, shards_covering
 from relay.keyspace.server import ServerState, WatchedServer, Work
 from relay.mysql import connection
 from relay.mysql.connection import Login, Password, ServerConnection
-from relay.mysql.queries import Answer, reflects
+from relay.mysql.queries import Answer, answer, reflects
 from relay.process.slow_call import call_all
 from relay.token import EventToken
 from relay.vitess.vindex import NoKeyspaceId, Value, keyspace_id, require_computable
@@ -279,11 +278,7 @@ class KeyspaceQueries:
 
     def _execute(self, shard: str, sql: str, args: Arguments, include: bool, compare: EventToken | None) -> Answer:
         def work(opened: Connection[Any], token: EventToken | None) -> Answer:
-            with closing(opened.cursor()) as cursor:
-                cursor.execute(sql, args)
-                rows = cursor.fetchall()
-            fresher = compare is not None and reflects(token, compare)
-            return Answer(rows, token if include else None, fresher)
+            return answer(opened, token, sql, args, include, compare)
 
         return self.run(shard, work, lambda token: compare is None or reflects(token, compare))
 

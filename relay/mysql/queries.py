@@ -66,11 +66,17 @@ class TokenQueries:
         """Run a query. Raises PyMySQL's errors, and ``RelayError`` in an open transaction or on another server."""
         wanted = include_event_token or compare_event_token is not None
         token = self.token() if wanted else None  # I6: before the query
-        with self.connection.cursor() as cursor:
-            cursor.execute(sql, args)
-            rows = cursor.fetchall()
-        fresher = compare_event_token is not None and reflects(token, compare_event_token)
-        return Answer(rows, token if include_event_token else None, fresher)
+        return answer(self.connection, token, sql, args, include_event_token, compare_event_token)
+
+
+def answer(
+    opened: Connection[Any], token: EventToken | None, sql: str, args: Any, include: bool, compare: EventToken | None
+) -> Answer:
+    """Run a query on a connection whose ``token`` was taken before. Raises PyMySQL's errors."""
+    with opened.cursor() as cursor:
+        cursor.execute(sql, args)
+        rows = cursor.fetchall()
+    return Answer(rows, token if include else None, compare is not None and reflects(token, compare))
 
 
 def reflects(read: EventToken | None, change: EventToken) -> bool:
