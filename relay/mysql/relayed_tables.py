@@ -17,7 +17,7 @@ from relay.mysql_dialect.followed_tables import AppliedStatement, FollowedTables
 from relay.mysql_dialect.layout_cache import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_first, check_followed
 from relay.mysql_dialect.statements import Classified, Kind
-from relay.mysql_dialect.tables import Table, lay_out, lay_out_keys, require_topic, with_details
+from relay.mysql_dialect.tables import Table, lay_out_by, lay_out_keys
 from relay.records import StreamId
 from relay.table import Column, TableSchema
 
@@ -186,11 +186,7 @@ class Layouts:
         self.unfit = self.unfit.difference(tables).union(found)
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
-        config = self._config
-        key, rules, where = config.key_columns(table), config.rules(table), config.conditions(table)
-        found = lay_out(self.source, table, columns, primary, key=key, rules=rules, where=where)
-        require_topic(config, table)
-        return with_details(found) if config.is_debezium else found
+        return lay_out_by(self._config, table, columns, primary, self._config.key_columns(table))
 
 
 class LoggedStatements:

@@ -126,12 +126,22 @@ def with_details(table: Table) -> Table:
     return replace(table, schema=replace(table.schema, details=details))
 
 
-def require_topic(config: MySQLConfig | VitessConfig, table: str) -> None:
-    """Raise `Unfit` unless the table can have its topic, which then belongs to it."""
+def lay_out_by(
+    config: MySQLConfig | VitessConfig,
+    table: str,
+    columns: Sequence[Column],
+    primary: Sequence[str],
+    key: Sequence[str],
+    hash_key: Sequence[str] = (),
+) -> Table:
+    """Return the layout of a table of a source, which then owns its topic. Raises also `Unfit` if it cannot."""
+    rules, where = config.rules(table), config.conditions(table)
+    found = lay_out(config.name, table, columns, primary, key=key, hash_key=hash_key, rules=rules, where=where)
     if why := config.without_topic(table):
         raise Unfit.of(
             config.name, table, f"cannot be published: {why}: {_WITHOUT}, or use another template in `topics`"
         )
+    return with_details(found) if config.is_debezium else found
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:

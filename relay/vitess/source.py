@@ -18,7 +18,7 @@ from relay.mysql_dialect.followed_tables import FollowedTables
 from relay.mysql_dialect.layout_cache import LayoutCache, SkippedTables
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.sources import SqlSource, floor_of, left_out_by
-from relay.mysql_dialect.tables import Table, Unfit, lay_out, lay_out_keys, require_topic, with_details
+from relay.mysql_dialect.tables import Table, Unfit, lay_out_by, lay_out_keys
 from relay.process.slow_call import call_all
 from relay.records import Shard, Start, StreamId
 from relay.source import Opening, ShardReader
@@ -228,10 +228,7 @@ class VitessSource(SqlSource):
         self, found_as: tuple[str, Sequence[Column], Sequence[str]], key: Sequence[str], hash_key: Sequence[str]
     ) -> Table:
         """Return the layout of a table with a key, or with a primary key and a ``hash_key``. Raises `Unfit`."""
-        table, rules, where = found_as[0], self.config.rules(found_as[0]), self.config.conditions(found_as[0])
-        found = lay_out(self.name, *found_as, key=key, hash_key=hash_key, rules=rules, where=where)
-        require_topic(self.config, table)
-        found = with_details(found) if self.config.is_debezium else found
+        table, found = found_as[0], lay_out_by(self.config, *found_as, key, hash_key)
         self._seen.setdefault(table, found)
         self.skipped.take_back(table)
         self.skipped.keep((table,))
