@@ -172,7 +172,8 @@ class BinlogShardReader:
             return None  # the open transaction already has its token
         reached = self.head.take_reached(transactions.executed)
         if reached is not None:
-            transactions.raise_floor(int(reached - LATENESS))  # I7: a snapshot relies on `lowest`
+            changes = transactions.changes
+            changes.floor = max(changes.floor, int(reached - LATENESS))  # I7: a snapshot relies on `lowest`
         return reached
 
     def _handed_over(self, page: Page) -> Page:

@@ -104,10 +104,6 @@ class ShardTransactions:
         found = self.partial.position(self.executed_position, self.local, begun, self.changes.tally.rows_of)
         return replace(found, left_out=tuple(sorted(self._left_out))) if self._left_out else found
 
-    def raise_floor(self, timestamp: int) -> None:
-        """Give no later token an earlier timestamp, in seconds. Call it between transactions."""
-        self.changes.floor = max(self.changes.floor, timestamp)
-
     def take(self) -> tuple[list[Change] | ChangeParts, int, tuple[TableSchema, ...], int]:
         """Return the finished changes, their bytes, their tables, and how many of them were late."""
         size, changes = self.changes.size, self.changes.take()

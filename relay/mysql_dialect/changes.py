@@ -135,7 +135,8 @@ class TransactionChanges:
         for table, why in applied.unseen.items():
             if table not in applied.reread:  # I7
                 log.warning(_UNSEEN, self.source, table, why, applied.kind, self.shard, gtid, self.source, table)
-        self._schema_changes.append(applied.published(name, self.source, database, token, gtid, committed_at))
+        what = (applied.kind, self.source, database, applied.sql, applied.text, applied.tables)
+        self._schema_changes.append(SchemaChange(name, *what, token, gtid, committed_at, applied.reread))
         self.tally.token = token
         self.tally.size += applied.size
 

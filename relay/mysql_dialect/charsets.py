@@ -8,8 +8,6 @@ import codecs
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 
-Decoder = Callable[[bytes], str]
-
 BINARY = "binary"
 _UNDEFINED = "\ufffe"  # refused by Python's charmap decoder
 
@@ -193,7 +191,7 @@ def collation_of(name: str) -> int:
 
 
 @cache
-def decoder(name: str) -> Decoder:
+def decoder(name: str) -> Callable[[bytes], str]:
     """Return the decoder of a charset, not ``binary``. It raises ``UnicodeDecodeError`` where there is no character."""
     if name in _SINGLE:
         python, instead = _SINGLE[name]

@@ -6,10 +6,10 @@ it, once everything executed before the answer has been read, and no statement w
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 
-from relay.change import AlteredTable, KnownBy, SchemaChange, StatementText, TableColumns
+from relay.change import AlteredTable, KnownBy, StatementText, TableColumns
 from relay.config.protection import ColumnRules
 from relay.gtid import GtidSet, MariaDBSet
 from relay.mysql_dialect.alter_effects import keeps_values
@@ -19,7 +19,6 @@ from relay.mysql_dialect.statement_text import Name, without_values
 from relay.mysql_dialect.statements import Classified, Kind
 from relay.mysql_dialect.tables import Table
 from relay.table import Column
-from relay.token import EventToken
 
 _KEPT = 20_000
 # Words in each ALTER TABLE that removes a primary key, or adds a column that not every snapshot can read.
@@ -46,22 +45,13 @@ class AppliedStatement:
     text: StatementText
     tables: tuple[AlteredTable, ...]
     unseen: Mapping[str, str] = field(default_factory=dict)
-    reread: Collection[str] = ()
+    reread: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         """The approximate bytes of its record, including the columns of the tables."""
         columns = (len(each.columns) for table in self.tables for each in (table.before, table.after) if each)
         return 1000 + len(self.sql) + 60 * sum(columns)
-
-    def published(
-        self, name: str, source: str, database: str, token: EventToken, gtid: str, committed_at: int
-    ) -> SchemaChange:
-        """Return its record. ``name``: the event id. ``committed_at``: microseconds."""
-        what = (self.kind, source, database, self.sql, self.text, self.tables)
-        return SchemaChange(
-            name, *what, token, gtid, committed_at, tuple(name for name in self.unseen if name in self.reread)
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +169,8 @@ class FollowedTables:
         text = StatementText.COMPLETE
         if self.hides_values:
             sql, text = without_values(sql, sql_mode), StatementText.WITHOUT_VALUES
-        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, self._reread)
+        reread = tuple(name for name in self._unseen if name in self._reread)
+        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, reread)
 
     def _apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str]) -> list[AlteredTable]:
         """Return the relayed tables that a statement changes, in its order."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from relay.change import SchemaChange
 from relay.gtid import parse
 from relay.kafka.schema_changes import statement_record
 from relay.mysql_dialect.followed_tables import FollowedTables
@@ -24,7 +25,8 @@ def record(sql: str, *, hides_values: bool = False, largest: float = 1e9) -> byt
     applied = followed.apply(said, sql, False)
     if applied is None:
         return None
-    return statement_record(applied.published("id", "legacy", "shop", TOKEN, "0-1-7", 0), 0, 0, "t", largest)[0]
+    what = (applied.kind, "legacy", "shop", applied.sql, applied.text, applied.tables)
+    return statement_record(SchemaChange("id", *what, TOKEN, "0-1-7", 0), 0, 0, "t", largest)[0]
 
 
 def bumps(sql: str, *, hides_values: bool = False, largest: float = 1e9) -> bool:
