@@ -107,15 +107,11 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 class _Targets(NamedTuple):
-    """A reshard's targets when they were asked. ``positions``: by shard, its own executed set.
-
-    ``replicated``: how far each replication was; ``running``: those that may commit transactions as one.
-    """
+    """A reshard's targets when they were asked. ``positions``: by shard, its own executed set. ``rows``: of all."""
 
     reshard: Reshard
     positions: Mapping[str, str]
-    replicated: Sequence[GtidSet]
-    running: Sequence[GtidSet]
+    rows: Sequence[CheckpointRow]
 
 
 @dataclass(eq=False)
@@ -160,7 +156,7 @@ class HandoverCheck:
             if (waits_for := self._connecting.trouble or self._waits_for) is not None:
                 raise Unavailable(waits_for)
             return None
-        if ahead := [each.position for each in targets.replicated if not executed.contains(each)]:
+        if ahead := [row.position.position for row in targets.rows if not executed.contains(row.position)]:
             # This shard is read until it reaches them. It never reaches the position of another database's shard.
             if self.clock() < self._ask_at + _PATIENCE:
                 return None
@@ -168,7 +164,7 @@ class HandoverCheck:
                 f"{self.checkpoints} of a shard that replaces {self.shard} has the position {ahead[0]}, which was not "
                 f"read here yet: if a row for shard {self.shard} is not of this reshard, remove it"
             )
-        elif not all(each.contains(executed) for each in targets.running):  # I3: it may group some that were read here
+        elif any(row.state.lower() == _RUNNING and not row.position.contains(executed) for row in targets.rows):  # I3
             reason = (
                 f"the replication from shard {self.shard} is running, and is not at the position that was read here: "
                 "the shard ends as soon as both are at the same position, which they are when writes pause or are "
@@ -207,16 +203,12 @@ class HandoverCheck:
         return found
 
     def _ask(self, reshard: Reshard) -> _Targets:
-        positions: dict[str, str] = {}
-        replicated: list[GtidSet] = []
-        running: list[GtidSet] = []
+        positions, rows = dict[str, str](), list[CheckpointRow]()
         for target, server in self._servers.items():
             # In this order: what the target applies from now on comes after its own position.
             positions[target] = server.executed().position
-            rows = self._rows(server, target)
-            replicated += [row.position for row in rows]  # I1: each has skipped what is before its own
-            running += [row.position for row in rows if row.state.lower() == _RUNNING]
-        return _Targets(reshard, positions, replicated, running)
+            rows += self._rows(server, target)  # I1: each has skipped what is before its own position
+        return _Targets(reshard, positions, rows)
 
     def _rows(self, server: ServerConnection, target: str) -> list[CheckpointRow]:
         checkpoints, address = self.checkpoints, server.account.address
