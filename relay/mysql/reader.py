@@ -15,7 +15,7 @@ from relay.mysql.head import ShardHead
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.relayed_tables import Layouts
 from relay.mysql.reshard import HandoverCheck
-from relay.mysql.servers import LOST, ShardServers
+from relay.mysql.servers import ShardServers
 from relay.mysql.transactions import Consumed, ShardTransactions
 from relay.mysql_dialect.snapshot_times import LATENESS
 from relay.process.seldom import Seldom
@@ -109,10 +109,6 @@ class BinlogShardReader:
                 self.transactions.feed(events)
             consumed = self.transactions.consume()
             self._advance(consumed)
-            if consumed.replaced is not None and not self.transactions.has_changes:
-                begin = self.transactions.position
-                self.transactions.partial.forget(consumed.replaced)
-                return self._page(begun, gap=self._gap(LOST, begin, begun))  # I9
             if consumed.lost is not None:
                 begin, reason = consumed.lost
                 return self._page(begun, gap=self._gap(reason, begin, begun))

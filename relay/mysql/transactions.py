@@ -23,6 +23,7 @@ from relay.mysql.binlog.rows import rows_of
 from relay.mysql.errors import NotCarried
 from relay.mysql.positions import BinlogPosition, PartlyRead
 from relay.mysql.relayed_tables import REMOVED_UNSEEN, Layouts, LoggedStatements
+from relay.mysql.servers import LOST
 from relay.mysql_dialect.changes import TransactionChanges
 from relay.mysql_dialect.layout_cache import lost_rows
 from relay.mysql_dialect.snapshot_times import latest_timestamp
@@ -39,10 +40,9 @@ class Consumed:
     committed: int | None = None  # seconds: the timestamp of the last transaction that ended
     # Seconds by the server's clock: the last heartbeat between transactions, unless one ended after it.
     heartbeat: int | None = None
-    # The next transaction's GTID, if rows of a different one, which never committed, were published under it.
-    replaced: str | None = None
     defined: Sequence[str] = ()  # tables that the last statement defined, to be checked before the next events
-    # A table's rows are lost from here on, or were until here: the position before, and the reason.
+    # A table's rows are lost from here on, or were until here, or rows were published of a transaction that never
+    # committed: the position before, and the reason.
     lost: tuple[BinlogPosition, str] | None = None
     error: RelayError | None = None  # why the first remaining event cannot be read
 
@@ -64,7 +64,7 @@ class ShardTransactions:
         self._left_out = set(position.left_out)  # see ``BinlogPosition``
         self._is_local = is_local
         self._clock = clock
-        self._executed: tuple[str, GtidSet] = ("", parse(""))
+        self._parsed = lru_cache(maxsize=1)(parse)
         self.partial = PartlyRead(position)
         # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
         self._last_gtids: dict[str, str] = {}
@@ -79,9 +79,7 @@ class ShardTransactions:
 
     @property
     def executed(self) -> GtidSet:
-        if self._executed[0] != self.executed_position:
-            self._executed = self.executed_position, parse(self.executed_position)
-        return self._executed[1]
+        return self._parsed(self.executed_position)
 
     @property
     def has_events(self) -> bool:
@@ -168,7 +166,9 @@ class ShardTransactions:
                 continue
             elif isinstance(event, TransactionBegin):
                 if self.partial.begin(event):
-                    consumed.replaced = event.gtid
+                    if not self.has_changes:
+                        consumed.lost = self.position, LOST  # I9
+                        self.partial.forget(event.gtid)
                     return True
                 if self._begun is not None:
                     self.statements.followed.undo()

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from relay.gtid import parse
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
+from relay.mysql.servers import LOST
 from relay.mysql_dialect.altered import Shape
 from relay.mysql_dialect.followed_tables import TablesNow
 from relay.mysql_dialect.tables import Table
@@ -170,10 +171,11 @@ def test_no_row_is_skipped_of_a_transaction_that_gets_the_gtid_of_another_one(
     shard.transactions.take()
     second = replace(first, timestamp=first.timestamp + later, committed_at=committed_at and committed_at + later)
     shard.transactions.feed([second, Rows(shard.layout("id"), rows, 10), COMMIT])
-    assert shard.consume().replaced == "0-1-101"
+    before = shard.transactions.position
+    assert before.made_at
+    assert shard.consume().lost == (before, LOST)
     assert not shard.transactions.has_changes
-    shard.transactions.partial.forget("0-1-101")
-    assert shard.consume().replaced is None
+    assert shard.consume().lost is None
     assert len(shard.transactions.take()[0]) == 3
     assert shard.transactions.position.made_at == {}
 
