@@ -112,7 +112,7 @@ class BinlogShardReader:
             if consumed.lost is not None:
                 begin, reason = consumed.lost
                 return self._page(begun, gap=self._gap(reason, begin, begun))
-            is_full = consumed.is_full
+            is_full, self._error = consumed.is_full, consumed.error
             try:
                 self._check_altered(consumed.defined)
             except Unavailable as error:
@@ -120,11 +120,8 @@ class BinlogShardReader:
                 self._leave(error)
                 break
             except RelayError as error:
-                consumed.error = error
-            if consumed.error is not None:
-                self._error = consumed.error
-                break
-            if time.monotonic() >= deadline:
+                self._error = error
+            if self._error is not None or time.monotonic() >= deadline:
                 break
         page = self._handed_over(self._page(begun, full=is_full))
         if page.finished:

@@ -65,7 +65,6 @@ class MySQLSource(SqlSource):
         # The servers of each shard. Shards that replace others come after them. ``reload``, in the worker's thread,
         # replaces the mapping and never changes it; readers' threads read the attribute once per use.
         self._shards: Mapping[str, Sequence[str]] = _checked(config)
-        self._tables: dict[str, TableSchema] = {}
         self._warned_of: set[str] = set()  # the servers whose filters were already checked
         self._ssl = tls_context(config.tls)
         self._token = _token_maker(config)
@@ -95,21 +94,20 @@ class MySQLSource(SqlSource):
 
     def connect(self, label: str | None = None) -> StreamId:
         self._require_label(label)
-        described = False
+        described: Sequence[TableSchema] | None = None
         for shard in self._shards:
             try:
                 with closing(self._first_server(shard, verified=True)) as server:
-                    if not described:
+                    if described is None:
                         try:
-                            self._tables = {table.table: table for table in self.layouts.describe(server)}
+                            described = self.layouts.describe(server)
                         except Unfit as error:
                             raise ConfigError(str(error)) from None
-                        described = True
                         for table in missing_tables(self.config.named_tables, self.tables()):
                             self._absent[table] = explained(server.execute, self.config.database, table)
                             log.warning("source %s: %s has no table %s", self.name, server.account.address, table)
                         if label is None:  # later the plan decides what is read, and a column may be gone
-                            check_protected(self.name, self.config.protect, self._tables.values())
+                            check_protected(self.name, self.config.protect, described)
             except Unavailable as error:
                 if reshard_of(shard, tuple(self._shards)) is None:
                     raise
@@ -136,7 +134,7 @@ class MySQLSource(SqlSource):
         return ""
 
     def tables(self) -> Sequence[TableSchema]:
-        return list((self._tables | {table.table: table for table in self.layouts.seen()}).values())
+        return self.layouts.seen()
 
     def row_count(self) -> int:
         """Return the approximate number of rows in the tables of one shard. Raises ``Unavailable``."""
