@@ -7,7 +7,6 @@ no change of a key is published to its new partition before all its earlier ones
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,14 +48,7 @@ class Repartitioned:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def repartition(
-    config: Config,
-    table: str,
-    partitions: int,
-    *,
-    patience: float = _PATIENCE,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Repartitioned:
+def repartition(config: Config, table: str, partitions: int, *, patience: float = _PATIENCE) -> Repartitioned:
     """Spread the changes of ``table`` over ``partitions``. Wait up to ``patience`` seconds until running workers do so.
 
     Raises ``ConfigError`` for an unknown table, a number that is not larger than the present one, or the envelope of
@@ -72,12 +64,14 @@ def repartition(
     settings, topic = KafkaSettings.from_config(config), config.topic(table)
     admin = topics.connect(config)
     there = topics.list_topics(admin, config)
-    if settings.checkpoints not in there or topic not in there:
-        raise _unpublished(config, table)
-    view = read_checkpoints(settings.client, settings.checkpoints)
-    before, requested = view.partitions_of(entry.name).get(topic), view.requested_of(entry.name).get(topic, 0)
-    if before is None:
-        raise _unpublished(config, table)
+    has_topics = settings.checkpoints in there and topic in there
+    view = read_checkpoints(settings.client, settings.checkpoints) if has_topics else None
+    if view is None or (before := view.partitions_of(entry.name).get(topic)) is None:
+        raise RelayError(
+            f"relay {config.name} has not published table {table} yet: set the number of partitions in "
+            "`topic_settings`, and the relay creates the topic with it"
+        )
+    requested = view.requested_of(entry.name).get(topic, 0)
     found = Repartitioned(topic, partitions, before, len(members(admin, settings.group, settings.checkpoints)))
     if before == partitions:
         return replace(found, done=True)
@@ -95,18 +89,11 @@ def repartition(
     write_unfenced(settings, key, RequestedPartitions(partitions).to_json(), "relay repartition")
     deadline = time.monotonic() + (patience if found.workers else 0.0)
     while time.monotonic() < deadline:
-        sleep(_LOOK_EVERY)
+        time.sleep(_LOOK_EVERY)
         view = read_checkpoints(settings.client, settings.checkpoints)
         if view.partitions_of(entry.name).get(topic) == partitions:
             return replace(found, done=True)
     return found
-
-
-def _unpublished(config: Config, table: str) -> RelayError:
-    return RelayError(
-        f"relay {config.name} has not published table {table} yet: set the number of partitions in `topic_settings`, "
-        "and the relay creates the topic with it"
-    )
 
 
 def _too_few(topic: str, partitions: int, before: int, exist: int, requested: int) -> ConfigError:
