@@ -32,6 +32,7 @@ _CHANGES = 20_000  # changes that pass in a round; then the verifier skips to th
 _OPENED = 50  # tables that a round opens only to know their keys
 _FAILURES = 3  # tables of a source that a round fails to open until it leaves the source alone
 OpenTables = Callable[[Collection[str]], Iterator[SourceRows]]  # opens tables of a source, one after another
+CompareValues = Callable[[Mapping[str, ServedValue]], Mapping[str, Comparison]]  # by key
 
 
 class WatchedTables(Samples):
@@ -119,20 +120,14 @@ class WatchedTables(Samples):
             self.settle((table.table, key), settled, seen, [*table.differences(stored, true)])
 
 
-class ExpectedValues(Protocol):
-    """Compares cached values, by key, with what their rows make, as `LoadersTruth` does."""
-
-    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]: ...
-
-
 class WatchedCache(Samples):
-    """The cache. ``truth``: makes the values that it should serve. ``rules``: its keys."""
+    """The cache. ``compare``: as `LoadersTruth.compare`. ``rules``: its keys."""
 
     def __init__(
-        self, *arguments: Any, store: SampledStore, namespace: str, truth: ExpectedValues, rules: CacheRules
+        self, *arguments: Any, store: SampledStore, namespace: str, compare: CompareValues, rules: CacheRules
     ) -> None:
         super().__init__(*arguments)
-        self._store, self._namespace, self._truth, self._rules = store, namespace, truth, rules
+        self._store, self._namespace, self._compare, self._rules = store, namespace, compare, rules
 
     def keys_of(self, change: ReceivedChange) -> list[Key]:
         if change.key is None or change.operation is Operation.TRUNCATE:
@@ -155,7 +150,7 @@ class WatchedCache(Samples):
     def look_at(self, keys: Collection[Key]) -> None:
         wanted = [key for _, (key,) in keys]
         served = served_values(self._store, self._namespace, wanted, self.clock()) if wanted else {}
-        compared = self._truth.compare(served) if served else {}
+        compared = self._compare(served) if served else {}
         self.have_looked()
         for key in wanted:
             value, found, suspicion = served.get(key), compared.get(key), self.watched["", (key,)].suspicion
@@ -250,10 +245,12 @@ def open_verifier(
             applied = stack.enter_context(closing(AppliedTime(config, kind)))
             common = kind, applied, observer, tell
             if kind == "cache" and (cache := config.cache) is not None:
-                values = stack.enter_context(closing(truth(config, loaders)))
+                compare = stack.enter_context(closing(truth(config, loaders))).compare
                 store = stack.enter_context(closing(open_store(cache.url)))
                 rules = CacheRules(cache, config.sources)
-                sinks.append(WatchedCache(*common, store=store, namespace=cache.namespace, truth=values, rules=rules))
+                sinks.append(
+                    WatchedCache(*common, store=store, namespace=cache.namespace, compare=compare, rules=rules)
+                )
             else:
                 kept = stack.enter_context(kept_rows(config, kind))
                 sources = {

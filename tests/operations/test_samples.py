@@ -111,7 +111,7 @@ def test_a_key_that_cannot_be_read_keeps_no_other_from_being_judged_and_is_unkno
         sink._sources = {"shop": _Unreadable(world).open_tables}
     else:
         assert isinstance(sink, WatchedCache)
-        sink._truth = _Unreadable(world)
+        sink._compare = _Unreadable(world).compare
     for id in range(20):
         world.apply(write(world, 100 + id, id, "new"))
         plant(world, f"order:{id}", b"new")

@@ -82,7 +82,7 @@ def test_faults_of_a_cache_in_redis_and_a_copy_in_postgresql_are_accused(
         watched = [
             WatchedCache(
                 "cache", *common,
-                store=store, namespace=unique, truth=LoadersTruth([f"{unique}:notes"]),
+                store=store, namespace=unique, compare=LoadersTruth([f"{unique}:notes"]).compare,
                 rules=CacheRules(config.cache, config.sources),
             ),
             WatchedTables(

@@ -6,7 +6,6 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -245,9 +244,7 @@ def test_the_report_of_samples_is_json_from_the_first_one_on(world: World) -> No
 def test_why_samples_are_unknown_is_said_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """I10: such as a cache whose values only a loader can make."""
     unknown = Comparison(unknown="use --loader")
-    monkeypatch.setattr(
-        world.sinks["cache"], "_truth", SimpleNamespace(compare=lambda served: dict.fromkeys(served, unknown))
-    )
+    monkeypatch.setattr(world.sinks["cache"], "_compare", lambda served: dict.fromkeys(served, unknown))
     world.rounds(30)
     found = world.observer.report()["sinks"][0]
     assert found["samples"]["unknown"] == found["unknown"]["use --loader"] > 1

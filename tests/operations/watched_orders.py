@@ -173,7 +173,7 @@ class World:
             "cache": WatchedCache(
                 "cache", self.progress, self.observer, self.told.append, self.clock,
                 store=_Seen(self.store),  # type: ignore[arg-type]
-                namespace="shop", truth=self, rules=CacheRules(CACHE, []),
+                namespace="shop", compare=self.compare, rules=CacheRules(CACHE, []),
             ),
             "copy": sinks[0],
             "log": sinks[1],
