@@ -25,7 +25,7 @@ The checkpoints of a relay are a token, too: ``active`` are the shards that have
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeGuard
+from typing import Any, Literal, Self
 
 from relay.errors import RelayError
 
@@ -144,9 +144,9 @@ class StreamToken:
         arn, active, raw = (token.get(key) for key in ("stream_arn", "active", "shards"))
         if not isinstance(arn, str) or not arn:
             raise InvalidPosition(f"'stream_arn' in the stream token must be a stream's ARN, not {arn!r}")
-        if not _is_list(active) or not all(isinstance(shard, str) for shard in active):
+        if not isinstance(active, (list, tuple)) or not all(isinstance(shard, str) for shard in active):
             raise InvalidPosition(f"'active' in the stream token must be a list of shard ids, not {active!r}")
-        if not _is_list(raw):
+        if not isinstance(raw, (list, tuple)):
             raise InvalidPosition(f"'shards' in the stream token must be a list, not {raw!r}")
         shards = [_shard(entry) for entry in raw]
         counts = Counter(shard.shard_id for shard in shards)
@@ -191,7 +191,3 @@ def _shard(entry: object) -> ShardToken:
         return ShardToken(shard, parent, Position(kind, sequence))
     except InvalidPosition as error:
         raise InvalidPosition(f"shard {shard} of the stream token: {error}") from error
-
-
-def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    return isinstance(value, (list, tuple))

@@ -194,11 +194,5 @@ def _dotted(location: Location) -> str:
 
 
 def _kind_of(value: Any) -> str:
-    kinds: list[tuple[type | tuple[type, ...], str]] = [
-        (bool, "true or false"),
-        ((int, float), "a number"),
-        (str, "text"),
-        (list, "a list"),
-        (dict, "a mapping"),
-    ]
-    return next((text for kind, text in kinds if isinstance(value, kind)), "nothing")
+    kinds = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
+    return next((text for kind, text in kinds.items() if isinstance(value, kind)), "nothing")

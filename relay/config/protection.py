@@ -72,8 +72,7 @@ def _rule(given: Any) -> ColumnRule:
     return ColumnRule("hash", salt)
 
 
-_SALT = {"type": "string", "minLength": 1}
-_PLAIN_RULE = {"anyOf": [{"enum": ["exclude", "mask"]}, only("hash", only("salt", _SALT))]}
+_PLAIN_RULE = {"anyOf": [{"enum": ["exclude", "mask"]}, only("hash", only("salt", {"type": "string", "minLength": 1}))]}
 _Rule = Annotated[
     ColumnRule,
     PlainValidator(_rule),

@@ -158,11 +158,8 @@ def _parsed(value: Any) -> Any:
 
 
 FORMS: Mapping[ColumnKind, Callable[[Any], Any]] = {
-    ColumnKind.INT: _number,
-    ColumnKind.LONG: _number,
-    ColumnKind.DECIMAL: _number,
-    ColumnKind.FLOAT: _float,
-    ColumnKind.DOUBLE: _float,
+    **dict.fromkeys((ColumnKind.INT, ColumnKind.LONG, ColumnKind.DECIMAL), _number),
+    **dict.fromkeys((ColumnKind.FLOAT, ColumnKind.DOUBLE), _float),
     ColumnKind.STRING: str,
     ColumnKind.BYTES: _bytes,
     ColumnKind.BOOLEAN: lambda value: str(value).lower(),

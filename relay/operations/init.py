@@ -17,8 +17,6 @@ from relay.config.yaml_file import parse
 from relay.engine.kinds import open_source
 from relay.errors import ConfigError
 
-SourceType = Literal["dynamodb", "mysql", "vitess"]
-
 _COLUMN = 34  # the column at which comments after values begin
 
 
@@ -26,7 +24,7 @@ _COLUMN = 34  # the column at which comments after values begin
 class Wanted:
     """The content of the config. ``table``: empty means all tables of the database, except for DynamoDB."""
 
-    type: SourceType
+    type: Literal["dynamodb", "mysql", "vitess"]
     kafka: str
     name: str | None = None
     table: Sequence[str] = ()

@@ -24,7 +24,6 @@ from relay.process.slow_call import fill
 
 HOST = "127.0.0.1"
 
-_LAUNCH = Path(die_with_parent.__file__)
 _TAIL_BYTES = 64 << 10
 
 _Popen = subprocess.Popen[bytes]
@@ -91,7 +90,7 @@ class ManagedProcess:
             how = [os.getpid() if self.dies_with_parent else 0]
             if self.account is not None:
                 how += [self.account.uid, self.account.gid]
-            command = [sys.executable, "-I", "-S", str(_LAUNCH), ":".join(map(str, how)), *command]
+            command = [sys.executable, "-I", "-S", die_with_parent.__file__, ":".join(map(str, how)), *command]
         with self.stdin.open("rb") as stdin, self.log.open("ab") as log:
             return subprocess.Popen(
                 command,

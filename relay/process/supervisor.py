@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from relay.errors import ConfigError, NotDrained, RelayError
 from relay.process import die_with_parent
@@ -129,7 +128,7 @@ class Supervisor:
     def _start(self, worker: _Worker) -> None:
         worker.started = time.monotonic()
         # If this process is killed with SIGKILL, its workers must die too.
-        wrapper = [sys.executable, "-S", "-E", str(Path(die_with_parent.__file__)), str(os.getpid())]
+        wrapper = [sys.executable, "-S", "-E", die_with_parent.__file__, str(os.getpid())]
         # A worker inherits the mask, so that SIGHUP waits until it can handle it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
