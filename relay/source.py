@@ -18,8 +18,6 @@ STREAMED_PAGE = 256 << 10  # approximate bytes of changes in one page of a shard
 
 @dataclass(frozen=True, slots=True)
 class PageCounts:
-    """Counts of one page."""
-
     records: int = 0  # sent by the source, including any that ``start`` discards
     size: int = 0  # bytes
     behind: int = 0  # changes that are older than one before them; their tokens carry the later time

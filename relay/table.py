@@ -8,8 +8,6 @@ WITH_DECIMALS = ("datetime", "time")
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A primary key column."""
-
     name: str
     type: str  # ``S``, ``N`` or ``B`` for DynamoDB, for SQL the name of a `ColumnType`
     sql: str = ""  # the SQL name of the type, if ``type`` does not imply it: see `SqlType.told`
@@ -21,8 +19,6 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a row."""
-
     name: str
     type: str  # the name of a `ColumnType`
     sql: str = ""  # as for `KeyColumn`

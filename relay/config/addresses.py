@@ -13,7 +13,6 @@ from relay.config.hidden import is_secret
 from relay.config.model import TextForm, form, like
 
 POSTGRES = ("postgresql", "postgres")
-"""The URL schemes for PostgreSQL."""
 
 ICEBERG = "iceberg"
 """The scheme of the URL of a catalog of Iceberg."""
@@ -138,7 +137,6 @@ Address = Annotated[str, AfterValidator(_address), like(rf"{_HOST}:(?:0|{PORT})"
 RemoteAddress = Annotated[
     str, TextForm(rf"{_HOST}:{PORT}", "{} is not an address to connect to, such as db1:3306 or [::1]:3306")
 ]
-"""A host and a port to connect to."""
 
 
 def _brokers(value: str) -> str:

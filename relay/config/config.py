@@ -286,7 +286,6 @@ class Config(ConfigModel):
         return {**partitions, **chosen(self.topic_settings or {}, table)}
 
     def partitions(self, table: str) -> int:
-        """Return how many partitions the topic of ``table`` has."""
         return int(self.topic_settings_of(table)[PARTITIONS][1])
 
     @property

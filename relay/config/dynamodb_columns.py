@@ -32,9 +32,6 @@ class RareType(str):
 
     __slots__ = ()
 
-    def as_in_file(self) -> dict[str, str]:
-        return {"absent": str(self)}
-
 
 def _declared(given: Any, validate: ValidatorFunctionWrapHandler) -> str:
     if isinstance(given, dict) and set(given) == {"absent"}:
@@ -46,7 +43,7 @@ DeclaredType = Annotated[
     str,
     AfterValidator(canonical_type),
     WrapValidator(_declared),
-    PlainSerializer(lambda each: each.as_in_file() if isinstance(each, RareType) else each, when_used="json"),
+    PlainSerializer(lambda each: {"absent": str(each)} if isinstance(each, RareType) else each, when_used="json"),
     WithJsonSchema({"anyOf": [texts(_FORM), only("absent", texts(_FORM))]}),
 ]
 

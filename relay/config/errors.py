@@ -41,7 +41,6 @@ def invalid(*problems: tuple[Location, str]) -> PydanticCustomError:
 
 
 def refuse(problems: Iterable[tuple[Location, str]]) -> None:
-    """Raise `invalid` if there are any."""
     if found := list(problems):
         raise invalid(*found)
 

@@ -8,7 +8,6 @@ from urllib.parse import unquote
 from relay.config.yaml_file import VARIABLE, Location
 
 HIDDEN = "***"
-"""The text that replaces a secret."""
 
 _SECRET = re.compile(
     r"passw|pass$|^bearer$|secret|^salt$|\.pem$|jaas|oauthbearer\.config|credential|authorization|sas[._-]token|connection-string|.token$|(access|account|api|private)[._]?key",

@@ -61,4 +61,3 @@ def _with_address(value: Any) -> Any:
 
 
 Http = Annotated[HttpConfig, BeforeValidator(_with_address, json_schema_input_type=Address | HttpConfig)]
-"""A mapping, or an address alone."""

@@ -10,7 +10,6 @@ from relay.config.model import VARIABLE
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema, including the dialect that it uses."""
     return {"$schema": GenerateJsonSchema.schema_dialect, **Config.model_json_schema(schema_generator=_WithVariables)}
 
 

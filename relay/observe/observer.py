@@ -24,8 +24,6 @@ _STATUS_INTERVAL = 1.0
 
 @dataclass(eq=False, kw_only=True)
 class Observer(Collector):
-    """Passes the state of one worker to HTTP."""
-
     name: str = field(kw_only=False)
     worker: int = field(default=0, kw_only=False)
     file: str = "relay.yaml"  # the config, for commands in messages

@@ -70,8 +70,6 @@ class Accusation:
 
 @dataclass(slots=True)
 class _Counts:
-    """Of one sink."""
-
     looked_at: float  # when the last complete look ended
     outcomes: Counter[str] = field(default_factory=Counter)
     within: Counter[str] = field(default_factory=Counter)  # samples that did not differ for as long as each bound

@@ -124,7 +124,6 @@ def _of_machine(config: Config) -> Iterator[tuple[str, Check]]:
 
 
 def _run(name: str, check: Check) -> list[Finding]:
-    """Run one check; an error becomes its finding."""
     try:
         found = check()
     except RelayError as error:
@@ -315,7 +314,6 @@ def check_cache_keys(config: Config, found: CheckedTable) -> list[Finding]:
 
 
 def _unfit(table: str, column: Column) -> str | None:
-    """Return why a column is unfit for a cache key, or None if it is fit."""
     if column.type == ColumnKind.SET:
         return f"`{column.name}` is a SET, so every change of {table} would invalidate the whole namespace"
     if column.type == ColumnKind.FLOAT:

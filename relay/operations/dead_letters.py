@@ -66,7 +66,6 @@ class DeadLetter:
 
     @property
     def is_pending(self) -> bool:
-        """Whether somebody still has to redrive or dismiss it."""
         return not self.redriven and not self.dismissed
 
     @property

@@ -42,8 +42,6 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The effects of a reset."""
-
     stream: StreamId
     plan: Plan
     gap: Gap

@@ -32,8 +32,6 @@ _CONSUMER: Key = ("", ())
 
 @dataclass(slots=True)
 class WatchedKey:
-    """A sample."""
-
     suspicion: Suspicion
     due: float  # when it is looked at
     lasted: float = 0.0  # the longest that it differed, in seconds

@@ -27,8 +27,6 @@ from relay.snapshots.control import fulfilled_by, is_running, is_stopped
 
 @dataclass(frozen=True, slots=True)
 class RequestedSnapshot:
-    """The effect of a request."""
-
     request: SnapshotRequest
     resumed: bool  # a stopped snapshot continues
     behind: str | None  # the id of the running snapshot that it waits for

@@ -81,8 +81,6 @@ class ConsumerStatus:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """A relay."""
-
     name: str
     at: float  # seconds since the epoch
     group: str

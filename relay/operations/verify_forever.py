@@ -175,8 +175,6 @@ class PassingChanges(Protocol):
 
 @dataclass
 class ForeverVerifier:
-    """Looks at ``sinks`` in rounds."""
-
     sinks: Sequence[Samples]
     open_changes: Callable[[], PassingChanges]  # opens the topics at their ends
     observer: VerifierObserver

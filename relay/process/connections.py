@@ -17,7 +17,6 @@ T = TypeVar("T")
 
 @contextmanager
 def closed_on_error(opened: C) -> Iterator[C]:
-    """Close what was opened if the body raises."""
     try:
         yield opened
     except BaseException:
