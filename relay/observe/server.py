@@ -163,14 +163,14 @@ class _StatusServer(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, host: str, port: int, observer: Observed, access: Access) -> None:
-        self._tls = access.tls
+        self.observer, self.access = observer, access
         # When each open connection was accepted, by the monotonic clock, the oldest first. The accepting thread adds
         # entries and reads them; the connection's own thread removes its entry.
         self._open: dict[socket.socket, float] = {}
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
-        super().__init__((host, port), _handler(observer, access))
+        super().__init__((host, port), _StatusHandler)
 
     def server_bind(self) -> None:
         # This replaces a method of HTTPServer that would look up the name of this host in the DNS.
@@ -180,10 +180,10 @@ class _StatusServer(ThreadingHTTPServer):
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()
-        if self._tls is None:
+        if self.access.tls is None:
             return connection, address
         # The handshake takes as long as the client likes, so the connection's thread does it with the first read.
-        return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+        return self.access.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
     def service_actions(self) -> None:
         """Close connections whose time is up. The accepting thread calls this ten times a second."""
@@ -233,36 +233,34 @@ def _hang_up(connection: socket.socket) -> None:
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-def _handler(observer: Observed, access: Access) -> type[BaseHTTPRequestHandler]:
-    class StatusHandler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-        server_version = "relay"
-        sys_version = ""
+class _StatusHandler(BaseHTTPRequestHandler):
+    server: _StatusServer
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server_version = "relay"
+    sys_version = ""
 
-        def do_GET(self) -> None:
-            allowed = access.allows(self.headers.get("Authorization", ""))
-            if allowed:
-                status, content_type, body = answer(observer, self.path, self.headers.get("Accept", ""))
-            else:
-                status, content_type, body = answer_stranger(observer, self.path)
-            self.send_response(status)
-            for challenge in access.challenges if status == HTTPStatus.UNAUTHORIZED else ():
-                self.send_header("WWW-Authenticate", challenge)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("Connection", "close")  # so that each connection serves one request
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
-            self.send_header("Referrer-Policy", "no-referrer")
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
+    def do_GET(self) -> None:
+        observer, access = self.server.observer, self.server.access
+        if access.allows(self.headers.get("Authorization", "")):
+            status, content_type, body = answer(observer, self.path, self.headers.get("Accept", ""))
+        else:
+            status, content_type, body = answer_stranger(observer, self.path)
+        self.send_response(status)
+        for challenge in access.challenges if status == HTTPStatus.UNAUTHORIZED else ():
+            self.send_header("WWW-Authenticate", challenge)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")  # so that each connection serves one request
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
-        do_HEAD = do_GET
+    do_HEAD = do_GET
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            log.debug("http: %s " + format, self.client_address[0], *arguments)
-
-    return StatusHandler
+    def log_message(self, format: str, *arguments: Any) -> None:
+        log.debug("http: %s " + format, self.client_address[0], *arguments)
