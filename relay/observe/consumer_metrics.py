@@ -76,9 +76,7 @@ STORE_BYPASSED = _metric(
 
 CONSUMER_CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(each, Metric))
 
-_OUTCOMES = {"applied": "applied", "ignored": "ignored", "discarded": "ignored"} | {
-    name: name for name in ("unknown", "incomplete", "collected", "retried", "deleted", "bumps")
-}
+_OUTCOMES = ("applied", "ignored", "discarded", "unknown", "incomplete", "collected", "retried", "deleted", "bumps")
 
 
 class ConsumerMetrics:
@@ -103,9 +101,8 @@ class ConsumerMetrics:
         self._records.labels(name).inc(counts["rows"])
         self._dead_letters.labels(name).inc(counts.get("dead_letters", 0))
         self._gaps.labels(name).inc(counts.get("gaps", 0))
-        for count, outcome in _OUTCOMES.items():
-            if count in counts:
-                self._changes.labels(name, outcome).inc(counts[count])
+        for count in [each for each in _OUTCOMES if each in counts]:
+            self._changes.labels(name, "ignored" if count == "discarded" else count).inc(counts[count])
         self._batch.labels(name).observe(seconds)
 
     def dead_letters(self, name: str) -> int:
