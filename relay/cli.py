@@ -224,20 +224,11 @@ def consume(
     import spark_consumers
 
     kinds: list[spark_consumers.Kind] = [kind.value for kind in consumers]
-    spark_consumers.check_arguments(
-        kinds, start=start, checkpoint=checkpoint, engine=engine, http=http, keyrange=keyrange
-    )
+    given: dict[str, Any] = {"start": start, "checkpoint": checkpoint, "engine": engine}
+    given |= {"http": http, "keyrange": keyrange}
+    spark_consumers.check_arguments(kinds, **given)
     with machine.local_failures(is_service=True):
-        spark_consumers.run(
-            kinds,
-            options.with_tables(loaded),
-            until_caught_up=until_caught_up,
-            start=start,
-            checkpoint=checkpoint,
-            engine=engine,
-            http=http,
-            keyrange=keyrange,
-        )
+        spark_consumers.run(kinds, options.with_tables(loaded), until_caught_up=until_caught_up, **given)
 
 
 app.command("status", rich_help_panel=_LOOK)(status.status)
