@@ -81,8 +81,18 @@ def repartition(config: Config, table: str, partitions: int, *, patience: float 
             f"source {entry.name} is not in the config of {', '.join(without)}: give every worker the same config first"
         )
     exist = len(there[topic].partitions)
-    if partitions < max(before, exist, requested):
-        raise _too_few(topic, partitions, before, exist, requested)
+    if partitions < before:
+        raise ConfigError(
+            f"--partitions {partitions}: the changes of topic {topic} go to {before} partitions already, and Kafka "
+            f"cannot remove any: {topics.MOVE}"
+        )
+    if partitions < requested:
+        raise ConfigError(f"--partitions {partitions}: {requested} partitions were requested for topic {topic} before")
+    if partitions < exist:
+        raise ConfigError(
+            f"--partitions {partitions}: topic {topic} has {exist} partitions already, and Kafka cannot remove any: "
+            "use all"
+        )
     if exist < partitions:
         _add(admin, topic, exist, partitions)
     key = partitions_key(entry.name, topic)
@@ -94,19 +104,6 @@ def repartition(config: Config, table: str, partitions: int, *, patience: float 
         if view.partitions_of(entry.name).get(topic) == partitions:
             return replace(found, done=True)
     return found
-
-
-def _too_few(topic: str, partitions: int, before: int, exist: int, requested: int) -> ConfigError:
-    if partitions < before:
-        return ConfigError(
-            f"--partitions {partitions}: the changes of topic {topic} go to {before} partitions already, and Kafka "
-            f"cannot remove any: {topics.MOVE}"
-        )
-    if partitions < requested:
-        return ConfigError(f"--partitions {partitions}: {requested} partitions were requested for topic {topic} before")
-    return ConfigError(
-        f"--partitions {partitions}: topic {topic} has {exist} partitions already, and Kafka cannot remove any: use all"
-    )
 
 
 def _add(admin: AdminClient, topic: str, exist: int, partitions: int) -> None:
