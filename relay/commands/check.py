@@ -1,18 +1,12 @@
 """``relay check``: options and output; ``relay.operations.check`` does the work."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from relay.commands.options import JsonOption, SetOption, read_config
-
-if TYPE_CHECKING:
-    from relay.source import Finding
-
 
 _HELP = {
     "config": "The YAML file to check.",
@@ -56,17 +50,17 @@ def check(
     for finding in run(loaded, offline=offline):
         findings.append(finding)
         if not as_json:
-            _print_finding(finding)
+            _print_finding(finding.check, finding.detail, is_ok=finding.ok)
     if as_json:
         typer.echo(json.dumps([finding.to_json() for finding in findings], ensure_ascii=False))
     if codes := {finding.exit_code for finding in findings} - {0}:
         raise typer.Exit(min(codes))  # a setting that can never work outweighs a service that is only down
 
 
-def _print_finding(finding: Finding) -> None:
+def _print_finding(check: str, detail: str, *, is_ok: bool) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    mark = Text("✓ ", "green") if finding.ok else Text("✗ ", "bold red")
-    line = Text() + mark + Text(finding.check, "bold") + Text(f": {finding.detail}")
+    mark = Text("✓ ", "green") if is_ok else Text("✗ ", "bold red")
+    line = Text() + mark + Text(check, "bold") + Text(f": {detail}")
     Console(soft_wrap=True, highlight=False).print(line)

@@ -1,18 +1,13 @@
 """``relay status``: options and output; ``relay.operations.status`` does the work."""
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 from relay.errors import ConfigError, Unavailable
-
-if TYPE_CHECKING:
-    from relay.operations.status import RelayStatus
 
 _WATCHED_EVERY = 2.0  # seconds
 
@@ -58,22 +53,20 @@ def status(
         typer.echo(json.dumps(statuses.stream_token(loaded, token), indent=2))
         return
 
-    def print_(found: RelayStatus) -> None:
-        if as_json:
-            print(json.dumps(found.to_json(), ensure_ascii=False), flush=True)
-            return
-        from relay.commands.status_text import show
-
-        show(found, every=every, again=watch)
-
-    if not watch:
-        print_(statuses.status(loaded))
-        return
     while True:
         try:
             found = statuses.status(loaded)
-        except Unavailable as error:  # people watch a broker restart
-            typer.echo(f"relay: error: {error}", err=True)
+        except Unavailable as error:
+            if not watch:
+                raise
+            typer.echo(f"relay: error: {error}", err=True)  # people watch a broker restart
         else:
-            print_(found)
+            if as_json:
+                print(json.dumps(found.to_json(), ensure_ascii=False), flush=True)
+            else:
+                from relay.commands.status_text import show
+
+                show(found, every=every, again=watch)
+        if not watch:
+            return
         time.sleep(_WATCHED_EVERY)

@@ -10,7 +10,6 @@ from relay.commands.check import _print_finding
 from relay.commands.status_text import show
 from relay.commands.tail_text import printer
 from relay.operations.status import RelayStatus, SourceStatus
-from relay.source import Finding
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +25,8 @@ def styled(text: str) -> dict[str, str]:
 
 
 def test_of_a_finding_the_mark_is_coloured(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_finding(Finding("kafka", "reachable"))
-    _print_finding(Finding("cache", "is away", 3))
+    _print_finding("kafka", "reachable", is_ok=True)
+    _print_finding("cache", "is away", is_ok=False)
     assert styled(capsys.readouterr().out) == {"✓": "32", "kafka": "1", "✗": "1;31", "cache": "1"}
 
 
