@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from relay.cache import entry_key, open_store
 from relay.cache.keys import CacheRules, ReducedChange, cache_keys
@@ -165,24 +165,16 @@ class WatchedCache(Samples):
             self.settle(("", (key,)), settled, {"what": "look", "served": shown})
 
 
-class PassingChanges(Protocol):
-    """The changes of the topics from now on. ``poll`` returns the next, or None if none comes within ``seconds``."""
-
-    def close(self) -> None: ...
-
-    def poll(self, seconds: float) -> ReceivedChange | None: ...
-
-
 @dataclass
 class ForeverVerifier:
     sinks: Sequence[Samples]
-    open_changes: Callable[[], PassingChanges]  # opens the topics at their ends
+    open_changes: Callable[[], Reception]  # opens the topics at their ends
     observer: VerifierObserver
     rate: float  # rows that it reads a second, on average, over all sinks
     say: Callable[[str], None]  # receives why a sink cannot be looked at, and why samples are unknown
     clock: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    _changes: PassingChanges | None = field(default=None, init=False)
+    _changes: Reception | None = field(default=None, init=False)
 
     def round(self) -> None:
         unread = self._let_pass(self.clock() + ROUND)

@@ -11,7 +11,7 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from relay.cache import ConditionalWrite, Invalidator, LoadedValue, TokenCache, 
 from relay.cache.keys import CacheRules
 from relay.config import load
 from relay.engine.kinds import kind_of
+from relay.kafka.changes import Reception
 from relay.observe.verifier import Accusation, VerifierObserver
 from relay.operations.expected_values import LoadersTruth
 from relay.operations.verify_forever import ForeverVerifier, WatchedCache, WatchedTables
@@ -94,7 +95,13 @@ def test_faults_of_a_cache_in_redis_and_a_copy_in_postgresql_are_accused(
         world = World(clock)
         world.progress = progress
         verifier = ForeverVerifier(
-            watched, lambda: world, observer, rate=20, say=world.said.append, clock=clock, sleep=world.sleep
+            watched,
+            lambda: cast(Reception, world),
+            observer,
+            rate=20,
+            say=world.said.append,
+            clock=clock,
+            sleep=world.sleep,
         )
 
         def rounds(minutes: float) -> None:

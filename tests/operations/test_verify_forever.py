@@ -12,7 +12,7 @@ import pytest
 
 from relay.cache import entry_key
 from relay.errors import Unavailable
-from relay.kafka.changes import ReceivedChange
+from relay.kafka.changes import ReceivedChange, Reception
 from relay.observe.verifier import VerifierObserver
 from relay.operations.expected_values import Comparison
 from relay.operations.verify_forever import ForeverVerifier
@@ -198,7 +198,7 @@ def test_what_cannot_be_reached_is_a_reason_and_no_accusation(world: World) -> N
 def test_topics_that_do_not_answer_at_the_first_round_are_a_reason_too(world: World) -> None:
     """I12: the verifier goes on."""
 
-    def unreachable() -> World:
+    def unreachable() -> Reception:
         raise Unavailable("the broker does not answer")
 
     verifier = ForeverVerifier(

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from relay.cache import ConditionalWrite, Entry, Invalidator, LoadedValue, State, TokenCache, entry_key, generation_key
 from relay.cache.entry import Tokens, encode
@@ -16,7 +16,7 @@ from relay.cache.store import StoredEntry
 from relay.change import Images, Operation
 from relay.config import CacheConfig
 from relay.errors import Unavailable
-from relay.kafka.changes import ReceivedChange
+from relay.kafka.changes import ReceivedChange, Reception
 from relay.observe.verifier import Accusation, VerifierObserver
 from relay.operations.expected_values import Comparison, ServedValue
 from relay.operations.verify_forever import ForeverVerifier, WatchedCache, WatchedTables
@@ -179,7 +179,7 @@ class World:
             "log": sinks[1],
         }  # fmt: skip
         self.verifier = ForeverVerifier(
-            [*self.sinks.values()], lambda: self, self.observer, rate=self.rate, say=self.said.append,
+            [*self.sinks.values()], lambda: cast(Reception, self), self.observer, rate=self.rate, say=self.said.append,
             clock=self.clock, sleep=self.sleep,
         )  # fmt: skip
 
