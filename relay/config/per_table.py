@@ -45,20 +45,14 @@ _Values = Annotated[
 
 @dataclass(frozen=True)
 class Traits:
-    """Properties of all sources of a type. ``unit``: the word for what their tables contain, such as rows.
+    """Properties of all sources of a type."""
 
-    ``one_source_per_table``: an entry with several tables becomes a source for each. ``has_statements``: the topic
-    `ddl` has statements that change its tables. ``has_complete_streams``: its stream contains every change of rows that
-    a snapshot reads beside it. ``can_read_items``: the values of a cache may be its items. ``has_stream_tokens``: a
-    program without the relay can continue its stream from the relay's position.
-    """
-
-    unit: str = "rows"
-    one_source_per_table: bool = False
-    has_statements: bool = True
-    has_complete_streams: bool = True
-    can_read_items: bool = False
-    has_stream_tokens: bool = False
+    unit: str = "rows"  # the word for what their tables contain
+    one_source_per_table: bool = False  # an entry with several tables becomes a source for each
+    has_statements: bool = True  # the topic `ddl` has statements that change its tables
+    has_complete_streams: bool = True  # its stream contains every change of rows that a snapshot reads beside it
+    can_read_items: bool = False  # the values of a cache may be its items
+    has_stream_tokens: bool = False  # a program without the relay can continue its stream from the relay's position
 
 
 class PerTableConfig(ConfigModel):

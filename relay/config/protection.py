@@ -21,14 +21,11 @@ _FORMS = "use `exclude`, `mask`, `{hash: {salt: ...}}`, or `{absent: ...}` aroun
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """How a column is published. ``kind``: not at all, as `MASK`, or as a hash made with ``salt``.
-
-    ``may_be_absent``: the column may be missing now, and exist only in earlier or later rows.
-    """
+    """How a column is published. ``kind``: not at all, as `MASK`, or as a hash made with ``salt``."""
 
     kind: Literal["exclude", "mask", "hash"]
     salt: str = field(default="", repr=False)
-    may_be_absent: bool = False
+    may_be_absent: bool = False  # the column may be missing now, and exist only in earlier or later rows
 
     @property
     def hashed(self) -> Callable[[bytes], str]:

@@ -96,14 +96,11 @@ Place = tuple[str, str]
 
 @dataclass
 class TopicClaims:
-    """The owners of topics. ``topic``: returns a table's topic. ``own``: the relay's topics. Any thread may use it.
-
-    ``is_contested``: a table lacks its topic because another table has it.
-    """
+    """The owners of topics. ``topic``: returns a table's topic. ``own``: the relay's topics. Any thread may use it."""
 
     topic: Callable[[str], str] = field(compare=False, repr=False)
     own: Iterable[str] = field(compare=False, repr=False)
-    is_contested: bool = field(default=False, compare=False)
+    is_contested: bool = field(default=False, compare=False)  # whether a table lacks its topic, which another has
     # By the topic's name as Kafka compares it. The relay's own topics have no source.
     _owners: dict[str, Place] = field(default_factory=dict, compare=False, repr=False)
 

@@ -39,18 +39,14 @@ _TOO_MANY = f"the file has more than {_MOST_VALUES:,} values, counting each alia
 
 @dataclass
 class Document:
-    """The data of a file, with the line and column, from 1, of every key and value.
+    """The data of a file, with the line and column, from 1, of every key and value."""
 
-    ``name``: the file, or the option of the command line. ``variables``: the texts that contain a ``${NAME}``, as
-    written. ``options``: the locations that an option has set, with the option.
-    """
-
-    name: str
+    name: str  # the file, or the option of the command line
     data: Any = None
     values: dict[Location, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Location, tuple[int, int]] = field(default_factory=dict)
-    variables: dict[Location, str] = field(default_factory=dict)
-    options: dict[Location, str] = field(default_factory=dict)
+    variables: dict[Location, str] = field(default_factory=dict)  # the texts that contain a ${NAME}, as written
+    options: dict[Location, str] = field(default_factory=dict)  # the options, by the locations that they have set
 
     def value(self, location: Location) -> Any:
         return reduce(getitem, location, self.data)

@@ -186,13 +186,10 @@ class ConsumerWatch:
 
 
 class WatchedStore:
-    """The servers of a cache, as the one thread that looks at them assigns what any thread may read.
-
-    ``memory``: of each server at the last answer.
-    """
+    """The servers of a cache, as the one thread that looks at them assigns what any thread may read."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.memory: Sequence[ServerMemory] = ()
+        self.memory: Sequence[ServerMemory] = ()  # of each server at the last answer
         self._clock = clock
         self.rival: str | None = None  # why another cache seems to have the same group
         self._bypassed: tuple[float, str] | None = None  # since when nothing is cached, and why

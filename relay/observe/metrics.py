@@ -103,10 +103,7 @@ CATALOGUE = tuple(each for each in list(vars().values()) if isinstance(each, Met
 
 
 class Metrics:
-    """The counters of one worker, whose thread calls the methods; any thread may read the registry.
-
-    What pages, gaps and dead letters add counts when the open transaction is committed.
-    """
+    """The counters of one worker, whose thread calls the methods; any thread may read the registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -120,7 +117,8 @@ class Metrics:
         # What was published since the start, over all sources, and by source and table.
         self.totals = Totals(0.0, 0.0, 0.0)
         self.tables: dict[tuple[str, str], int] = {}
-        self._pending: list[Callable[[], None]] = []  # increments to apply once the open transaction is committed
+        # What pages, gaps and dead letters add counts once the open transaction is committed.
+        self._pending: list[Callable[[], None]] = []
         for outcome in ("committed", "aborted"):
             self._counters[TRANSACTIONS].labels(outcome)
 

@@ -39,12 +39,6 @@ class LatestListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """One source. ``held_up_since``: since when this worker makes its plan or connects to its stream, since the epoch.
-
-    ``set_aside``: the shards and segments that wait for a person, None for the whole stream, with the monotonic time
-    since when, and why.
-    """
-
     stream: StreamId
     plan: Plan | None
     checkpoints: Mapping[str, ShardCheckpoint]  # the committed ones of all workers
@@ -53,8 +47,9 @@ class SourceView:
     open: Mapping[str, Poll]
     segments: Mapping[str, Poll]  # the snapshot segments open in this worker
     rows: tuple[int, int] | None  # read and estimated, while a snapshot is running
-    held_up_since: float | None = None
+    held_up_since: float | None = None  # since when, since the epoch, this worker makes its plan or connects to it
     pending_gaps: tuple[Mapping[str, Any], ...] = ()  # those that a person has to decide about, as on the gaps topic
+    # The shards and segments that wait for a person, None for the whole stream; since which monotonic time; and why.
     set_aside: tuple[tuple[str | None, float, str], ...] = ()
     has_snapshots: bool = True  # whether its tables can be read again
     repaired: frozenset[str] = frozenset()  # the ids of gaps that a snapshot repairs or has repaired
@@ -98,11 +93,6 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """A worker. ``checkpoints_read_at``: by partition, the monotonic time up to which all that was committed is known.
-
-    ``absent``: the sources that are not connected, or refused, each with the monotonic time since when, and why.
-    """
-
     group: str
     joined: bool  # whether it is a member of the group and has passed the fence with some partitions
     owned: frozenset[int]
@@ -111,8 +101,10 @@ class WorkerStatus:
     barrier_timeout: float = 0.0  # seconds that this may take
     read_delay: float = 0.0  # seconds that a read which is due has to wait for others
     checkpoints: str = ""  # the topic
+    # By partition, the monotonic time up to which all that was committed is known.
     checkpoints_read_at: Mapping[int, float] = field(default_factory=dict)
     differences: Sequence[str] = ()  # what other workers of the relay have other than this one
+    # The sources that are not connected, or refused; since which monotonic time; and why.
     absent: Sequence[tuple[str, float, str]] = ()
     topics: Mapping[tuple[str, str], str] = field(default_factory=dict)  # by source and table
 

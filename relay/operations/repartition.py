@@ -33,16 +33,11 @@ _LOOK_EVERY = 1.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Repartitioned:
-    """What the command did. ``before``: the former number of partitions. ``workers``: how many are running.
-
-    ``done``: whether changes go to all partitions by now.
-    """
-
     topic: str
     partitions: int
-    before: int
-    workers: int
-    done: bool = False
+    before: int  # the former number of partitions
+    workers: int  # how many are running
+    done: bool = False  # whether changes go to all partitions by now
 
     def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}

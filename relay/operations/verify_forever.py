@@ -225,10 +225,7 @@ def open_verifier(
     tell: Callable[[Accusation], None],
     say: Callable[[str], None],
 ) -> Iterator[ForeverVerifier]:
-    """Yield the verifier of the ``kinds`` of sinks of the config. For the rest, see `ForeverVerifier` and `Samples`.
-
-    Raises ``ConfigError`` for an unusable loader, and ``Unavailable``.
-    """
+    """Yield the verifier of the ``kinds`` of sinks. Raises ``ConfigError`` for an unusable loader, ``Unavailable``."""
     with ExitStack() as stack:
         sinks = list[Samples]()
         for kind in kinds:

@@ -41,16 +41,13 @@ def _suppress_warnings() -> None:
 
 @dataclass(eq=False, repr=False)
 class ManagedProcess:
-    """A command in its own session, with its output in a file. Only one thread at a time may use it.
-
-    ``dies_with_parent``: the kernel kills it when this process ends (Linux only). ``account``: its user; needs root.
-    """
+    """A command in its own session, with its output in a file. Only one thread at a time may use it."""
 
     command: Sequence[str]
     log: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    dies_with_parent: bool = True
-    account: Account | None = None
+    dies_with_parent: bool = True  # the kernel kills it when this process ends (Linux only)
+    account: Account | None = None  # its user; needs root
     stdin: Path = Path(os.devnull)
     _process: _Popen | None = field(default=None, init=False)
     _killed: bool = field(default=False, init=False)
