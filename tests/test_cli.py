@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from relay import __version__
-from relay.config.json_schema import json_schema
+from relay.config.config import json_schema
 from tests.command_line import errors, relay
 from tests.listening import NOBODY, give_up_on_brokers_at_once
 

@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from relay.cli import app
-from relay.config.json_schema import json_schema
+from relay.config.config import json_schema
 from relay.config.model import VARIABLE
 
 ROOT = Path(__file__).parents[2]

@@ -134,7 +134,7 @@ TITLES = {
 """What the contents call a page whose own title is the name of its folder."""
 
 MADE_FROM = {
-    "relay/config/json_schema.py": "config",
+    "relay/config/config.py": "config",
     "relay/cli.py": "commands",
     "schemas/change.avsc": "avro",
     "deploy/prometheus/alerts.yaml": "runbook",

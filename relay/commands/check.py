@@ -31,7 +31,7 @@ def check(
     missing or unreachable.
     """
     if schema:
-        from relay.config.json_schema import json_schema
+        from relay.config.config import json_schema
 
         typer.echo(json.dumps(json_schema(), indent=2))
         return

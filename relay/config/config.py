@@ -15,7 +15,7 @@ from relay.config.errors import did_you_mean, explain, refuse
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.locations import are_nested, legal
-from relay.config.model import ConfigModel
+from relay.config.model import ConfigModel, WithVariables
 from relay.config.per_table import NO_READS, Envelope
 from relay.config.sinks import CacheConfig, CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
@@ -316,6 +316,11 @@ class Config(ConfigModel):
 
 def is_topic(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None and name not in (".", "..")
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON schema of configs, for editors: what ``relay check --schema`` prints."""
+    return {"$schema": WithVariables.schema_dialect, **Config.model_json_schema(schema_generator=WithVariables)}
 
 
 def load(path: Path, settings: Sequence[str] = ()) -> Config:

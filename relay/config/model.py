@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
-from pydantic.json_schema import JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from relay.config.hidden import HIDDEN, is_secret, redacted
@@ -90,6 +90,21 @@ class ConfigModel(BaseModel):
         """Hide passwords, also in logs and tracebacks."""
         for name, value in super().__repr_args__():
             yield name, redacted(value) if value is None or not is_secret(name or "") else HIDDEN
+
+
+class WithVariables(GenerateJsonSchema):
+    """Also accepts a variable where a number, a boolean or one of several words is expected."""
+
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        return {"anyOf": [super().int_schema(schema), VARIABLE]}
+
+    def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
+        return {"anyOf": [super().bool_schema(schema), VARIABLE]}
+
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        found = super().literal_schema(schema)
+        # A literal with one word is a source's type, which decides how the rest is read.
+        return {"anyOf": [found, VARIABLE]} if "enum" in found else found
 
 
 def attribute_docs(kind: type) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from relay.config import INTERNAL, CacheConfig, Config, CopyConfig, DynamoDBConfig, load, redacted
-from relay.config.json_schema import json_schema
+from relay.config.config import json_schema
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
 
 

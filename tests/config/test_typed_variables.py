@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 from relay.config import Config, MySQLConfig, load
-from relay.config.config import read
+from relay.config.config import json_schema, read
 from relay.config.echo import echo, to_yaml
-from relay.config.json_schema import json_schema
 from relay.errors import ConfigError
 from tests.config.configs import GOOD, change, two_sources
 

@@ -12,7 +12,7 @@ import yaml
 from deploy.docs import from_code, site
 from relay import errors
 from relay.cli import app
-from relay.config.json_schema import json_schema
+from relay.config.config import json_schema
 from tests.benchmarks.harness import Benchmark
 from tests.benchmarks.record import record
 from tests.browser import browser
