@@ -137,7 +137,7 @@ def _verify_forever(
         verifier = stack.enter_context(
             open_verifier(config, kinds, observer, rate=rate, loaders=loaders, tell=tell, say=_say)
         )
-        observer.begin()
+        observer.write()
         _say(f"watching {' and '.join(kinds)}")
         while True:
             verifier.round()

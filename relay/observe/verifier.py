@@ -110,10 +110,6 @@ class VerifierObserver(Collector):
 
     # ------------------------------------------------------------------ by the verifier's thread
 
-    def begin(self) -> None:
-        """Empty the file of the accusations of an earlier process, which nobody would end."""
-        self._write()
-
     def settle(self, sink: str, outcome: str, lasted: float | None, unknown: str = "") -> None:
         """Count a sample. ``lasted``: the longest that it differed, in seconds; None if nobody knows.
 
@@ -149,7 +145,7 @@ class VerifierObserver(Collector):
                 ended = (each for each, found in self._accused.items() if found.ended_at is not None)
                 del self._accused[next(ended, next(iter(self._accused)))]
             self._accused[place] = accusation
-        self._write()
+        self.write()
         return True
 
     def acquit(self, sink: str, table: str, key: Mapping[str, str], now: float) -> Accusation | None:
@@ -159,7 +155,7 @@ class VerifierObserver(Collector):
             if known is None or known.ended_at is not None:
                 return None
             known.ended_at = now
-        self._write()
+        self.write()
         return known
 
     def is_accused(self, sink: str, table: str, key: Mapping[str, str]) -> bool:
@@ -176,7 +172,8 @@ class VerifierObserver(Collector):
                 counts.looked_at = self._clock()
             return counts.blind != before
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Keep the accusations in the file. At first, this drops an earlier process's, which nobody would end."""
         if self._file is None:
             return
         with suppress(OSError):  # it is printed, too

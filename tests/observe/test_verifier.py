@@ -18,7 +18,7 @@ def test_the_accusations_of_an_earlier_process_end_with_it(tmp_path: Path) -> No
     assert [each["key"] for each in orjson.loads(file.read_bytes())] == [{"id": "1"}]
     later = VerifierObserver("shop", ["copy"], file)
     assert len(orjson.loads(file.read_bytes())) == 1  # it may still fail to start, beside the other one
-    later.begin()
+    later.write()
     assert orjson.loads(file.read_bytes()) == []
 
 
