@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from relay.avro.debezium import value_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from relay.avro.schema_registry import RegistrySchemas
-
-T = TypeVar("T")
 
 _SOCKET_TIMEOUT = 5.0
 
@@ -107,9 +105,9 @@ def _offline(config: Config) -> Iterator[tuple[str, Check]]:
     for source in config.sources:
         yield f"source {source.name}", partial(_check_opening, source)
     if registry := config.schema_registry:
-        yield "schema registry", partial(_check_packages, open_registry, registry)
+        yield "schema registry", partial(_check_packages, partial(open_registry, registry))
     if cache := config.cache:
-        yield f"cache {redacted(cache.url)}", partial(_check_packages, open_store, cache.url)
+        yield f"cache {redacted(cache.url)}", partial(_check_packages, partial(open_store, cache.url))
 
 
 def _of_machine(config: Config) -> Iterator[tuple[str, Check]]:
@@ -241,9 +239,9 @@ def _check_opening(source: SourceConfig) -> str:
     return f"{source.type}, {named}; its packages are installed"
 
 
-def _check_packages(open_: Callable[[T], Closable], place: T) -> str:
+def _check_packages(open_: Callable[[], Closable]) -> str:
     """Check the packages of a registry or a store, and the files that its config names, by opening it."""
-    open_(place).close()
+    open_().close()
     return "its packages are installed"
 
 
