@@ -62,38 +62,27 @@ def typed_key(table: TableSchema) -> Callable[[Mapping[str, str | bytes]], dict[
     return convert
 
 
-def _as_it_is(kind: str, of: type) -> Convert:
-    """Return the conversion for attributes of DynamoDB type ``kind`` whose value the column takes unchanged."""
+def _scalar(kind: str, of: type | tuple[type, ...], fit: Callable[[Any], Any]) -> Convert:
+    """Return the conversion for attributes of DynamoDB type ``kind``.
+
+    ``fit``: returns the column's value. None, or a ValueError, if the column cannot hold it exactly.
+    """
 
     def convert(value: Mapping[str, Any]) -> Any:
         raw = value.get(kind)
-        return raw if isinstance(raw, of) and len(value) == 1 else None
-
-    return convert
-
-
-def _bytes(value: Mapping[str, Any]) -> bytes | None:
-    if len(value) != 1 or "B" not in value:
-        return None
-    try:
-        return binary(value["B"])
-    except ValueError:
-        return None
-
-
-def _number(fit: Callable[[str], Any]) -> Convert:
-    """Return the conversion for numbers. ``fit``: returns the column's value of a canonical number, or None."""
-
-    number = _as_it_is("N", str)
-
-    def convert(value: Mapping[str, Any]) -> Any:
-        raw = number(value)
+        if not isinstance(raw, of) or len(value) != 1:
+            return None
         try:
-            return None if raw is None else fit(canonical_number(raw))
+            return fit(raw)
         except ValueError:
             return None
 
     return convert
+
+
+def _number(fit: Callable[[str], Any]) -> Convert:
+    """Return the conversion for numbers. ``fit``: returns the column's value of a canonical number, or None."""
+    return _scalar("N", str, lambda text: fit(canonical_number(text)))
 
 
 def _integer(kind: ColumnType) -> Callable[[str], int | None]:
@@ -137,11 +126,11 @@ CONVERTS: dict[ColumnKind, Callable[[ColumnType], Convert]] = {
     ColumnKind.LONG: lambda kind: _number(_integer(kind)),
     ColumnKind.DECIMAL: lambda kind: _number(_decimal(kind)),
     ColumnKind.DOUBLE: lambda _: _number(_double),
-    ColumnKind.STRING: lambda _: _as_it_is("S", str),
-    ColumnKind.BYTES: lambda _: _bytes,
-    ColumnKind.BOOLEAN: lambda _: _as_it_is("BOOL", bool),
+    ColumnKind.STRING: lambda _: _scalar("S", str, str),
+    ColumnKind.BYTES: lambda _: _scalar("B", (str, bytes, bytearray), binary),
+    ColumnKind.BOOLEAN: lambda _: _scalar("BOOL", bool, bool),
     ColumnKind.TIMESTAMP: lambda _: _number(_time),
-    ColumnKind.SET: lambda _: _as_it_is("SS", list),
+    ColumnKind.SET: lambda _: _scalar("SS", list, list),
     ColumnKind.JSON: lambda _: image_json,
 }
 """Makes the conversion to each column type that can be declared, by its kind."""
