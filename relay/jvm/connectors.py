@@ -1,14 +1,12 @@
 """Spark's connectors: which releases fit the PySpark that is installed. Only versions that the tests play are here."""
 
-import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from relay.errors import Unavailable
 from relay.extras import missing
-from relay.jvm.jars import Artifact, JarSet
+from relay.jvm.jars import Artifact, JarSet, pyspark_files
 
 # Spark already has these, and two versions of a class must not meet.
 _LEFT_OUT = (
@@ -45,8 +43,8 @@ def _connectors(spark: str, delta: tuple[str, str], iceberg: tuple[str, str] | N
         Artifact("org.apache.spark", "spark-avro_2.13", spark),
         Artifact("io.delta", *delta),
     )
-    of_iceberg = iceberg and JarSet("iceberg", iceberg[1], (Artifact("org.apache.iceberg", *iceberg),))
-    return Connectors(minor(spark), JarSet("spark", spark, artifacts, _LEFT_OUT), of_iceberg or None)
+    of_iceberg = JarSet("iceberg", iceberg[1], (Artifact("org.apache.iceberg", *iceberg),)) if iceberg else None
+    return Connectors(minor(spark), JarSet("spark", spark, artifacts, _LEFT_OUT), of_iceberg)
 
 
 def minor(version: str) -> str:
@@ -66,13 +64,11 @@ CONNECTORS: Mapping[str, Connectors] = {
 
 
 def installed_spark() -> str:
-    """Return the version of PySpark without importing it: an import takes a second. Raises ``Unavailable``."""
-    spec = importlib.util.find_spec("pyspark")
-    source = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
-    found = source and re.search(r"__version__.*?[\"'](.+?)[\"']", source.read_text(encoding="utf-8"))
-    if not found:
-        raise missing("spark", "`relay consume`", "pyspark")
-    return found[1]
+    """Return the version of PySpark without importing it. Raises ``Unavailable``."""
+    for source in pyspark_files("version.py"):
+        if found := re.search(r"__version__.*?[\"'](.+?)[\"']", source.read_text(encoding="utf-8")):
+            return found[1]
+    raise missing("spark", "`relay consume`", "pyspark")
 
 
 def installed_connectors() -> Connectors:

@@ -205,7 +205,8 @@ def fetch_all(names: Sequence[str], *others: JarSet) -> dict[str, Path]:
 
 def _fetch(wanted: JarSet, repository: str) -> None:
     where = "Maven Central" if repository == CENTRAL else repository
-    ivy = _ivy_jar()
+    if not (ivy := pyspark_files("jars/ivy-*.jar")):
+        raise missing("services", "Ivy, which downloads the jars,", "pyspark")
     java = find_java()
     part = wanted.folder.with_name(wanted.folder.name + ".part")
     tell(f"fetching {wanted.name} {wanted.version} from {where} into {wanted.folder}")
@@ -215,7 +216,7 @@ def _fetch(wanted: JarSet, repository: str) -> None:
         # empty, because these files may be the cause of the failures.
         if attempt in (1, _ATTEMPTS):
             shutil.rmtree(part, ignore_errors=True)
-        problem = _fetch_once(wanted, part, java, ivy, repository)
+        problem = _fetch_once(wanted, part, java, ivy[-1], repository)
         if problem is None:
             break
         if attempt == _ATTEMPTS:
@@ -250,13 +251,10 @@ def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path, repository: s
     return f"Ivy did not deliver {', '.join(map(str, missing))}" if missing else None
 
 
-def _ivy_jar() -> Path:
-    """Return the path of Ivy in pyspark's jars, without importing pyspark, which takes a second."""
+def pyspark_files(pattern: str) -> list[Path]:
+    """Return files of pyspark, in order, without importing it, which takes a second; none if it is not installed."""
     spec = importlib.util.find_spec("pyspark")
-    found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-    if not found:
-        raise missing("services", "Ivy, which downloads the jars,", "pyspark")
-    return found[-1]
+    return sorted(Path(spec.origin).parent.glob(pattern)) if spec and spec.origin else []
 
 
 def _sync(folder: Path) -> None:
