@@ -30,10 +30,13 @@ elseif string.find(info, 'min_slaves_good_slaves:0', 1, true) then
 end
 """
 
+
+def _script(after_role: str) -> Script:
+    return Script(_ROLE + after_role)
+
+
 # KEYS: entries, and last a generation if ARGV[1] is '1'. Returns the two fields of each, the generation, and the run.
-_READ = Script(
-    _ROLE
-    + """
+_READ = _script("""
 local found, entries = {}, #KEYS - ARGV[1]
 for i = 1, entries do
   local fields = redis.pcall('HMGET', KEYS[i], 'e', 'v')
@@ -49,14 +52,11 @@ end
 found[2 * entries + 1] = generation
 found[2 * entries + 2] = string.match(info, 'master_replid:(%x+)') or ''
 return found
-"""
-)
+""")
 
 # Returns the run, and what tells losses: how many entries the server has evicted and how often it was flushed, in one
 # number, @ how many bytes it has received.
-_STATE = Script(
-    _ROLE
-    + """
+_STATE = _script("""
 local stats = redis.call('INFO', 'stats')
 local losses = tonumber(string.match(stats, 'evicted_keys:(%d+)'))
 for flushes in string.gmatch(redis.call('INFO', 'commandstats'), 'cmdstat_flush%a+:calls=(%d+)') do
@@ -64,13 +64,10 @@ for flushes in string.gmatch(redis.call('INFO', 'commandstats'), 'cmdstat_flush%
 end
 local received = string.match(stats, 'total_net_input_bytes:(%d+)') or '0'
 return {string.match(info, 'master_replid:(%x+)') or '', string.format('%d@%s', losses, received)}
-"""
-)
+""")
 
 # ARGV: the expected text ('' for none), '1' to write whatever is there, the new text. Returns the current text.
-_REPLACE = Script(
-    _ROLE
-    + """
+_REPLACE = _script("""
 local current = redis.call('GET', KEYS[1]) or ''
 if current ~= ARGV[1] and ARGV[2] ~= '1' then
   return current
@@ -79,17 +76,14 @@ end
 redis.call('DEL', KEYS[1])
 redis.call('SET', KEYS[1], ARGV[3])
 return ARGV[3]
-"""
-)
+""")
 
 # ARGV: ttl in milliseconds ('' keeps it, '0' is none); '1' if the writes have values; lengths, 4 bytes each; and one
 # string with, for each key, the expected meta ('' for no entry), the new meta ('' to delete) and, if any, the value.
 # Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, the metas, and the
 # numbers of the keys that there is no room for, and of those that another program wrote, which are only ever deleted.
 # Many texts travel as one string, since an argument costs the client more than a substring costs Lua.
-_COMPARE_AND_SET = Script(
-    _ROLE
-    + """
+_COMPARE_AND_SET = _script("""
 local lengths, texts, position, at = ARGV[3], ARGV[4], 1, 1
 local function take()
   local start, length = at, nil
@@ -137,8 +131,7 @@ return {
   table.concat(conflicts, ' '), table.concat(sizes, ' '), table.concat(found), table.concat(refused, ' '),
   table.concat(foreign, ' ')
 }
-"""
-)
+""")
 
 _RUN = re.compile(rb"master_replid:([0-9a-f]+)")
 _VALUE_BYTES_PER_CALL = 1 << 20
