@@ -69,10 +69,10 @@ class GoBuild:
     ``toolchain``: the release of Go, which Go 1.21 and later download. By default any that the module accepts.
     """
 
-    def __init__(self, part: Path, what: str, toolchain: str = "auto") -> None:
+    def __init__(self, part: Path, what: str) -> None:
         self.part = part
         self.what = what
-        self.toolchain = toolchain
+        self.toolchain = "auto"
         self.programs = part / "program"
 
     def download(self, module: str, version: str) -> Path:
