@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from relay.cache.entry import UNPLACED, LoadedValue, Tokens, is_fresher
 from relay.cache.keys import key_template, row_keys, text
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
-from relay.process.connections import Connections
+from relay.process.connections import Connections, closed_on_error
 from relay.process.slow_call import call_all
 from relay.records import Shard
 
@@ -348,14 +348,8 @@ class PrimaryLoader(RowsLoader):
             raise RelayError("the server used as the primary is read-only: connect to the one that accepts writes")
 
     def _open(self) -> Any:
-        connection = self._connect()
-        try:
-            with closing(connection.cursor()) as cursor:
-                self._set_up(cursor)
-        except BaseException:
-            with suppress(Exception):
-                connection.close()
-            raise
+        with closed_on_error(self._connect()) as connection, closing(connection.cursor()) as cursor:
+            self._set_up(cursor)
         return connection
 
     def _set_up(self, cursor: Any) -> None:

@@ -11,10 +11,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from relay.cache.store import host_addresses
 from relay.errors import ConfigError, RelayError
-from relay.process.connections import Connections
+from relay.process.connections import Connections, closed_on_error
 from relay.process.store_memory import ServerMemory
 
-DEFAULT_PORT = 11211
 NO_ROOM = b"SERVER_ERROR"
 """The code of the answer to a write when memory is full. After other errors, the connection is closed."""
 
@@ -58,17 +57,14 @@ class MemcachedConnection:
     ) -> None:
         self.name = f"{host}:{port}"
         self._socket = socket.create_connection((host, port), timeout=timeout)
-        try:
+        with closed_on_error(self._socket):
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls:
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)
-        except BaseException:
-            self._socket.close()
-            raise
         self._poll = select.poll()  # `select.select` accepts no descriptor above 1023
         self._poll.register(self._socket, select.POLLIN)
         self._reader = self._socket.makefile("rb")
-        try:
+        with closed_on_error(self):
             if user is not None:
                 self._authenticate(user, password)
             self._check_version()
@@ -77,9 +73,6 @@ class MemcachedConnection:
                 hint = "start it without -C (--disable-cas)"
                 raise RelayError(f"memcached at {self.name} cannot compare and set: {hint}")
             self.largest_item = int(settings[b"item_size_max"])
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         self._reader.close()
@@ -200,7 +193,7 @@ def open_servers(url: str, timeout: float) -> list[Memcached]:
     tls = _tls(query) if parts.scheme == "memcacheds" else None
     name = unquote(user) if credentials else None
     connect = partial(MemcachedConnection, timeout=timeout, user=name, password=unquote(password), tls=tls)
-    return [Memcached(*address, connect) for address in host_addresses(hosts, DEFAULT_PORT)]
+    return [Memcached(*address, connect) for address in host_addresses(hosts, 11211)]
 
 
 def _tls(query: Mapping[str, str]) -> ssl.SSLContext:

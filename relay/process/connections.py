@@ -20,7 +20,7 @@ def closed_on_error(opened: C) -> Iterator[C]:
     try:
         yield opened
     except BaseException:
-        opened.close()
+        _close(opened)
         raise
 
 
