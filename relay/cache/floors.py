@@ -16,6 +16,7 @@ from itertools import permutations
 from typing import Self
 
 import orjson
+from pydantic import TypeAdapter
 
 from relay.cache.entry import UNPLACED, State, decode, reaches
 from relay.cache.store import FOREVER, ConditionalWrite, Store, StoredEntry, floors_key, generation_key, has_lost
@@ -200,32 +201,17 @@ def encode_floors(floors: Floors) -> bytes:
     return orjson.dumps(floors, default=sorted)  # a set, as a list
 
 
+_FLOORS = TypeAdapter(Floors)
+
+
 @lru_cache(maxsize=4)
 def decode_floors(text: bytes | None) -> Floors | None:
     """Return the floors in the JSON; None, which means no floors, for other bytes."""
     try:
-        fields = orjson.loads(text or b"")
-        periods = tuple(
-            Period(float(each["start"]), {shard: tuple(map(_token, held)) for shard, held in each["tokens"].items()})
-            for each in fields["periods"]
-        )
-        if not periods:
-            return None
-        return Floors(
-            str(fields["generation"]),
-            str(fields["since"]),
-            float(fields["began"]),
-            float(fields["tombstone_ttl"]),
-            str(fields["losses"]),
-            periods,
-            frozenset(map(str, fields["begun"])),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError):
+        floors = _FLOORS.validate_json(text or b"", strict=True)
+    except ValueError:
         return None
-
-
-def _token(fields: object) -> EventToken:
-    return EventToken.from_json(orjson.dumps(fields))
+    return floors if floors.periods else None
 
 
 @dataclass(eq=False, repr=False)
