@@ -7,34 +7,28 @@ text. Key text is part of the wire format: another text for the same key would m
 import re
 from base64 import b64encode
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import orjson
 
 from relay.types.items import binary
 
-_NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?", re.ASCII)
 
 
 def canonical_number(text: str) -> str:
     """Return the canonical text of a number: no exponent, no ``+``, no needless zeros, and -0 is 0.
 
-    Works on the digits, so that nothing is rounded. Raises ValueError if ``text`` is not a decimal number.
+    Nothing is rounded. Raises ValueError if ``text`` is not a decimal number.
     """
     if text.isascii() and text.isdigit() and text[0] != "0":
         return text
-    match = _NUMBER.fullmatch(text)
-    if match is None or not (match[2] or match[3]):
+    if _NUMBER.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a number")
-    sign, whole, decimals, exponent = match[1], match[2], match[3] or "", int(match[4] or 0)
-    point = len(whole) + exponent
-    digits = whole + decimals
-    if point < 0:
-        digits, point = "0" * -point + digits, 0
-    digits = digits.ljust(point, "0")
-    whole, decimals = digits[:point].lstrip("0") or "0", digits[point:].rstrip("0")
-    number = f"{whole}.{decimals}" if decimals else whole
-    return f"-{number}" if sign == "-" and number != "0" else number
+    number = Decimal(text)  # exact, whatever the context, and so is its format
+    plain = f"{number:f}" if number else "0"
+    return plain.rstrip("0").rstrip(".") if "." in plain else plain
 
 
 def key_value(value: Mapping[str, Any]) -> str | bytes:
