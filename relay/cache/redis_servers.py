@@ -66,7 +66,6 @@ class Servers(ABC):
         """Return all clients opened so far."""
 
     def run_on_each(self, script: Script) -> list[Any]:
-        """Call a script without keys on each primary."""
         return [_raised(run_on(client, script, [ScriptCall(())])[0]) for client in self._primary_clients()]
 
     def memory(self) -> Iterator[ServerMemory]:
@@ -300,7 +299,6 @@ def _require_writes(probed: Any) -> None:
 
 
 def _raised(answer: Any) -> Any:
-    """Return an answer; raise it if it is an error."""
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -288,7 +288,6 @@ class RedisStore(RemoteStore):
 
 
 def _calls(writes: Sequence[ConditionalWrite], keys_per_call: int) -> Iterator[ScriptCall]:
-    """Yield the calls of the script that make the writes."""
     for (ttl, valued), group in groupby(sorted(writes, key=_kind), key=_kind):
         head = (_milliseconds(ttl), b"1" if valued else b"0")
         keys: list[str] = []

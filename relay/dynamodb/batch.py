@@ -42,8 +42,6 @@ Place = tuple[str, Index]
 
 # AWS, "BatchGetItem": up to 100 distinct keys; keys past 16 MB and throttled keys come back unprocessed.
 _CHUNK = 100
-_PARSED = "before-parse.dynamodb.BatchGetItem"
-_MEMBERS = {"Responses", "UnprocessedKeys"}
 _is_own: ContextVar[bool] = ContextVar("relay_batch_get_item", default=False)
 _SHORTEST_WAIT = 0.05
 _LONGEST_WAIT = 5.0
@@ -249,7 +247,8 @@ def _request(
 
 def batch_get_item(client: DynamoDBClient, items: Mapping[str, Any]) -> Mapping[str, Any]:
     """Call BatchGetItem; return the ``Responses`` and ``UnprocessedKeys``. Raises botocore's errors."""
-    client.meta.events.register(_PARSED, _replace_answer, unique_id="relay")  # the second registration does nothing
+    # The second registration does nothing.
+    client.meta.events.register("before-parse.dynamodb.BatchGetItem", _replace_answer, unique_id="relay")
     token = _is_own.set(True)
     try:
         return client.batch_get_item(RequestItems=items)
@@ -267,6 +266,6 @@ def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dic
     except ValueError:
         return
     # botocore knows how to read everything else, such as null for an absent member.
-    if isinstance(answer, dict) and answer.keys() <= _MEMBERS and b"null" not in body:
+    if isinstance(answer, dict) and answer.keys() <= {"Responses", "UnprocessedKeys"} and b"null" not in body:
         customized_response_dict.update(answer)
         response_dict["body"] = b"{}"  # leave only the headers to botocore

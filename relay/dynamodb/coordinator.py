@@ -117,7 +117,6 @@ class Coordinator:
     # ------------------------------------------------------------------ reading
 
     def pop(self) -> tuple[Record, StreamShard]:
-        """Hand out the first record."""
         record, shard = self.buffer.pop()
         shard.mark_delivered(record)
         return record, shard

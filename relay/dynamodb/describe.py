@@ -46,7 +46,6 @@ T = TypeVar("T")
 
 _NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError)
 _ANY_CREDENTIALS = "DynamoDB Local accepts any credentials, such as AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local"
-_READABLE = {"ACTIVE", "UPDATING"}
 _TRIES = 3
 
 CREATION_PATIENCE = 300.0
@@ -133,7 +132,7 @@ class TableCalls:
         table, deadline = self.table(), time.monotonic() + patience
         if table.get("TableStatus") == "CREATING" and patience:
             log.warning("%s is CREATING: waiting up to %.0f s for it", where, patience)
-        while (status := table.get("TableStatus", "ACTIVE")) not in _READABLE:
+        while (status := table.get("TableStatus", "ACTIVE")) not in ("ACTIVE", "UPDATING"):
             left = deadline - time.monotonic()
             if status != "CREATING" or left <= 0:
                 raise Unavailable(f"{where} {self.at} is {status}: start again when it is ACTIVE")
@@ -191,7 +190,6 @@ class TableCalls:
             arguments["ExclusiveStartStreamArn"] = page["LastEvaluatedStreamArn"]
 
     def _is_readable(self, table: Description, label: str) -> bool:
-        """Whether a listed stream still exists."""
         if label != table.stream_label:
             try:
                 self._stream(f"{table.table_arn}/stream/{label}", missing="does not exist")

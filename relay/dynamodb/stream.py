@@ -66,7 +66,7 @@ class Stream:
         if calls_to_reach_head < 1:
             raise ValueError(f"calls_to_reach_head must be at least 1, not {calls_to_reach_head}")
         self.stream_arn = stream_arn
-        self._session = client if isinstance(client, StreamSession) else StreamSession(client, stream_arn)
+        session = client if isinstance(client, StreamSession) else StreamSession(client, stream_arn)
         if model is not None and unpack is not None:
             raise ValueError("pass only one of `unpack` and `model`: both convert images")
         self._unpack: Unpack | None = item_values if unpack is True else unpack
@@ -74,8 +74,7 @@ class Stream:
         if model is not None:
             self._unpack = partial(model.__from_image__, is_key=False)
             self._unpack_key = partial(model.__from_image__, is_key=True)
-        self._on_gap = on_gap
-        self._calls_to_reach_head = calls_to_reach_head
+        self._new = partial(Coordinator, session, on_gap=on_gap, calls_to_reach_head=calls_to_reach_head)
         self._coordinator = self._at(position)
 
     def __repr__(self) -> str:
@@ -126,7 +125,7 @@ class Stream:
         return self._coordinator.token.to_json()
 
     def _at(self, position: object) -> Coordinator:
-        coordinator = Coordinator(self._session, on_gap=self._on_gap, calls_to_reach_head=self._calls_to_reach_head)
+        coordinator = self._new()
         position = getattr(position, "datetime", position)  # for an Arrow
         if position == "trim_horizon":
             coordinator.start_at_horizon()

@@ -19,7 +19,6 @@ class ShardGraph:
 
     @property
     def roots(self) -> list[str]:
-        """The shards without a known parent."""
         return [shard for shard in self.shards if self.parent(shard) is None]
 
     def parent(self, shard: str) -> str | None:

@@ -126,7 +126,9 @@ class Test(Condition):
 
     def render(self, placeholders: Placeholders) -> str:
         # Before any placeholder is taken: DynamoDB refuses one that is not used.
-        wires = [self._operand(value) for value in self.values]
+        kind = self.column.type
+        kind = kind.element or kind if self.operator == "contains" else kind
+        wires = [v if v is None or isinstance(v, Comparable) else self.column.dumped(v, kind) for v in self.values]
         if any(wire is None for wire in wires):
             if self.operator in ("=", "<>") and len(wires) == 1:
                 function = "attribute_not_exists" if self.operator == "=" else "attribute_exists"
@@ -147,12 +149,6 @@ class Test(Condition):
 
     def columns(self) -> Iterator[Comparable[Any]]:
         yield from (each for each in (self.column, *self.values) if isinstance(each, Comparable))
-
-    def _operand(self, value: Any) -> Wire | Comparable[Any] | None:
-        if value is None or isinstance(value, Comparable):
-            return value
-        kind = self.column.type
-        return self.column.dumped(value, kind.element or kind if self.operator == "contains" else kind)
 
 
 class Comparable(Generic[T]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from relay.dynamodb.models.attribute import Attribute
@@ -25,25 +26,22 @@ Token = Mapping[str, Wire]
 _RANGE_TESTS = {"=", "<", "<=", ">", ">=", "between", "begins_with"}
 
 
+@dataclass(eq=False, repr=False)
 class Search(Generic[M]):
     """The results of a query or scan, which are requested page by page as needed. Use it in one thread.
 
     ``count``: results received so far, including those not returned yet. ``scanned``: items that DynamoDB read.
     """
 
-    def __init__(
-        self,
-        call: Callable[..., Any],
-        request: Mapping[str, Any],
-        declared: Declaration,
-        index: Index | None,
-        made: Callable[[Mapping[str, Any]], M],
-    ) -> None:
-        self._call = call
-        self._request = request
-        self._declared = declared
-        self._made = made
-        self._key = {each.attribute for each in (*declared.key, *(index.key if index else ()))}
+    _call: Callable[..., Any]
+    _request: Mapping[str, Any]
+    _declared: Declaration
+    _index: Index | None
+    _made: Callable[[Mapping[str, Any]], M]
+
+    def __post_init__(self) -> None:
+        key_of_index = self._index.key if self._index else ()
+        self._key = {each.attribute for each in (*self._declared.key, *key_of_index)}
         self.reset()
 
     def __repr__(self) -> str:
