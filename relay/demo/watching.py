@@ -43,10 +43,9 @@ class TopicWatch(Repeating):
             super().run()
 
     def turn(self) -> None:
-        if (change := self._received.poll(0.1)) is not None:
-            self._take(change)
-
-    def _take(self, change: ReceivedChange) -> None:
+        change = self._received.poll(0.1)
+        if change is None:
+            return
         self.arrived.setdefault(change.event_id, time.time())
         if change.key is None:
             self.ended += change.attributes.get(MARK) == "end"

@@ -101,7 +101,8 @@ class Writer(Repeating):
         if kind == "delete" and self.exists(item):
             self.store([(item, None)])
         elif kind in ("several", "transaction"):
-            self.store(self.plan(self.choose_items()), in_transaction=kind == "transaction")
+            several = self.random.sample(self.items, min(len(self.items), self.random.randint(2, 10)))
+            self.store(self.plan(several), in_transaction=kind == "transaction")
         else:
             self.save(item)
 
@@ -125,9 +126,6 @@ class Writer(Repeating):
         self.writes = [replace(write, streamed=False) for write in self.writes]
 
     # ------------------------------------------------------------------ for subclasses
-
-    def choose_items(self) -> list[Item]:
-        return self.random.sample(self.items, min(len(self.items), self.random.randint(2, 10)))
 
     def plan(self, items: Iterable[Item]) -> Planned:
         """Choose the next versions of the items. One in five existing items is deleted."""

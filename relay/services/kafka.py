@@ -66,15 +66,8 @@ class KafkaBroker(EmbeddedServer):
     address = bootstrap_servers
 
     def _prepare(self) -> None:
-        client, controller = self.ports
         data = self.folder / "data"
-        settings = SETTINGS | {
-            "listeners": f"CLIENT://{HOST}:{client},CONTROLLER://{HOST}:{controller}",
-            "advertised.listeners": f"CLIENT://{HOST}:{client}",
-            "controller.quorum.voters": f"1@{HOST}:{controller}",
-            "log.dirs": str(data),
-        }
-        _write(self.folder / "server.properties", {**settings, **self.options})
+        _write(self.folder / "server.properties", {**_settings(data, *self.ports), **self.options})
         if (data / _META).exists():
             return
         with tempfile.TemporaryDirectory(dir=self.folder) as spare:
@@ -92,6 +85,15 @@ class KafkaBroker(EmbeddedServer):
 
     def _ready(self) -> bool:
         return accepts(self.port) and coordinates(self.bootstrap_servers)
+
+
+def _settings(data: Path, client: int, controller: int) -> dict[str, str]:
+    return SETTINGS | {
+        "listeners": f"CLIENT://{HOST}:{client},CONTROLLER://{HOST}:{controller}",
+        "advertised.listeners": f"CLIENT://{HOST}:{client}",
+        "controller.quorum.voters": f"{SETTINGS['node.id']}@{HOST}:{controller}",
+        "log.dirs": str(data),
+    }
 
 
 def _write(file: Path, settings: Mapping[str, object]) -> None:
@@ -120,12 +122,7 @@ def _template(spare: Path) -> Path:
 def _format(template: Path) -> None:
     with tempfile.TemporaryDirectory(dir=template.parent) as folder:
         data, file = Path(folder) / "data", Path(folder) / "server.properties"
-        settings = SETTINGS | {
-            "listeners": f"CLIENT://{HOST}:1,CONTROLLER://{HOST}:2",
-            "controller.quorum.voters": f"{SETTINGS['node.id']}@{HOST}:2",
-            "log.dirs": str(data),
-        }
-        _write(file, settings)
+        _write(file, _settings(data, 1, 2))
         command = _java("kafka.tools.StorageTool", "format", "-t", random_id(), "-c", str(file))
         answer = subprocess.run(
             command, capture_output=True, text=True, timeout=_FORMAT_SECONDS, stdin=subprocess.DEVNULL, check=False
