@@ -177,7 +177,7 @@ class AppliedNotes:
         ids = self._ids()
         try:
             found = json.loads(text or "{}")
-            applied = AppliedChanges.from_json(found.get("applied", "").encode()) or AppliedChanges("", {}, {})
+            applied = AppliedChanges.read(found.get("applied", "").encode()) or AppliedChanges("", {}, {})
             gaps, lost = from_json(found.get("gaps", "")), self._lost.get(room, {})
             tables = [table for table in found.get("tables", ()) if table not in lost]
         except (ValueError, TypeError, AttributeError) as error:

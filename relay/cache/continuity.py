@@ -4,8 +4,8 @@ A consumer that starts later than that, or with different cache keys, or that fi
 generation: otherwise entries that the skipped changes would have invalidated would be served for ever (I6).
 """
 
-import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -13,13 +13,14 @@ from relay.cache.invalidator import Invalidator
 from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite
 from relay.errors import ConfigError, RelayError, StoreFull
 from relay.kafka.created_again import created_again
+from relay.records.codec import StoredRecord
 
 Offsets = Mapping[str, Mapping[str, int]]  # by topic and partition
 _ATTEMPTS = 100  # more conflicts in a row mean a fault, not contention
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedChanges:
+class AppliedChanges(StoredRecord):
     """The changes of a relay that were applied to a namespace: all changes before ``offsets``.
 
     ``keys``: identifies the set of cache keys that they invalidated. ``ids``: the ids of the topics.
@@ -56,17 +57,12 @@ class AppliedChanges:
                 of_topic[partition] = max(of_topic.get(partition, 0), end)
         return replace(self, offsets=offsets)
 
-    def to_json(self) -> bytes:
-        return json.dumps({"keys": self.keys, "ids": self.ids, "offsets": self.offsets}).encode()
-
     @classmethod
-    def from_json(cls, text: bytes | None) -> Self | None:
+    def read(cls, text: bytes | None) -> Self | None:
         """Return the state in ``text``; None if it is empty, or may come from another version."""
-        try:
-            fields = json.loads(text or b"")
-            return cls(fields["keys"], fields["ids"], fields["offsets"]).advanced({})
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return None
+        with suppress(ValueError):
+            return cls.from_json(text or b"")
+        return None
 
 
 class Continuity:
@@ -98,7 +94,7 @@ class Continuity:
         self._stored = current.get(self._key)
         doubt = None
         for _ in range(_ATTEMPTS):
-            applied = AppliedChanges.from_json(self._stored)
+            applied = AppliedChanges.read(self._stored)
             found = "how far it was invalidated is unknown" if applied is None else applied.doubt(wanted, ends)
             if found is None:
                 return doubt
@@ -114,7 +110,7 @@ class Continuity:
     def advance(self, ends: Offsets) -> None:
         """Store that everything before ``ends`` is applied. Raises ``Unavailable``."""
         for _ in range(_ATTEMPTS):
-            applied = AppliedChanges.from_json(self._stored)
+            applied = AppliedChanges.read(self._stored)
             if applied is None:
                 applied = AppliedChanges(self._keys, self._ids, {})  # the store has lost the state
             elif applied.keys != self._keys or created_again(applied.ids, self._ids):

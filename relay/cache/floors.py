@@ -15,14 +15,12 @@ from functools import lru_cache
 from itertools import permutations
 from typing import Self
 
-import orjson
-from pydantic import TypeAdapter
-
 from relay.cache.entry import UNPLACED, State, decode, reaches
 from relay.cache.store import FOREVER, ConditionalWrite, Store, StoredEntry, floors_key, generation_key, has_lost
 from relay.errors import StoreFull
 from relay.keyrange import KeyRange, shard_range
 from relay.records import Shard
+from relay.records.codec import StoredRecord
 from relay.token import EventToken, Order, compare
 
 _PERIODS = 4  # periods in a tombstone_ttl: a floor is at most a quarter older than necessary
@@ -44,7 +42,7 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class Floors:
+class Floors(StoredRecord):
     """The announcements in one generation, and the shards whose floors have ``begun``.
 
     ``since``: a random id of the moment since which announcements are complete, ``began`` the same in epoch seconds.
@@ -192,23 +190,16 @@ def _newest(tokens: Iterable[EventToken]) -> Iterable[EventToken]:
 def shortened(floors: Floors, now: float, new_since: str) -> Floors:
     """Return floors of at most ``MOST_BYTES``: first everything announced at once, otherwise floors that start over."""
     floors = replace(floors, periods=_from(now, floors.periods[-1].tokens))
-    if len(encode_floors(floors)) <= MOST_BYTES:
+    if len(floors.to_json()) <= MOST_BYTES:
         return floors
     return replace(floors, since=new_since, began=now, periods=_from(now, {}), begun=frozenset())
-
-
-def encode_floors(floors: Floors) -> bytes:
-    return orjson.dumps(floors, default=sorted)  # a set, as a list
-
-
-_FLOORS = TypeAdapter(Floors)
 
 
 @lru_cache(maxsize=4)
 def decode_floors(text: bytes | None) -> Floors | None:
     """Return the floors in the JSON; None, which means no floors, for other bytes."""
     try:
-        floors = _FLOORS.validate_json(text or b"", strict=True)
+        floors = Floors.from_json(text or b"")
     except ValueError:
         return None
     return floors if floors.periods else None
@@ -244,7 +235,7 @@ class FloorsReader:
             # I6: otherwise tombstones may be gone before their time. Read after the entries, it covers all lost ones.
             if not has_lost(floors.losses, losses):
                 return floors.at(now, self._tombstone_ttl)
-            raised = encode_floors(floors.after_losses(losses, now))
+            raised = floors.after_losses(losses, now).to_json()
             try:
                 self._store.compare_and_set([ConditionalWrite(key, stored.meta, raised, None, FOREVER)])
             except StoreFull:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from relay.cache.entry import Folded, decode, encode, fold, has_floor, outlived
-from relay.cache.floors import MOST_BYTES, announced, decode_floors, encode_floors, shortened
+from relay.cache.floors import MOST_BYTES, announced, decode_floors, shortened
 from relay.cache.store import FOREVER, KEEP, READ, ConditionalWrite, Store, entry_key, floors_key, generation_key
 from relay.errors import RelayError, StoreFull
 from relay.process.seldom import Seldom
@@ -127,9 +127,9 @@ class Invalidator:
                 published_since=published_since,
                 new_since=secrets.token_hex(8),
             )
-            text = encode_floors(floors)
+            text = floors.to_json()
             if len(text) > MOST_BYTES:  # many shards with long positions
-                text = encode_floors(shortened(floors, self._clock(), secrets.token_hex(8)))
+                text = shortened(floors, self._clock(), secrets.token_hex(8)).to_json()
             try:
                 conflicts = self.store.compare_and_set([ConditionalWrite(key, self._floors, text, None, FOREVER)])
             except StoreFull as full:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.cache.entry import is_fresher
-from relay.cache.floors import MOST_BYTES, Floors, announced, decode_floors, encode_floors, shortened
+from relay.cache.floors import MOST_BYTES, Floors, announced, decode_floors, shortened
 from relay.token import EventToken, OriginToken
 from tests.cache.floor_tokens import LEFT, RIGHT, SERVER, TTL, token
 
@@ -263,7 +263,7 @@ def test_a_floor_is_never_below_any_change_it_stands_for(changes: list[tuple[str
 def test_floors_survive_being_stored_and_other_bytes_are_none(floors: Announcements) -> None:
     floors.announce(token(5), token(7, RIGHT))
     assert floors.floors is not None
-    assert decode_floors(encode_floors(floors.floors)) == floors.floors
+    assert decode_floors(floors.floors.to_json()) == floors.floors
     for text in (
         None,
         b"",
@@ -289,7 +289,7 @@ def test_floors_of_many_long_positions_stay_short_and_ask_for_more(
         floors.announce(*(long(last, shard) for shard in range(shards)))
         floors.now += TTL / 4
         assert floors.floors is not None
-        if len(encode_floors(floors.floors)) > MOST_BYTES:
+        if len(floors.floors.to_json()) > MOST_BYTES:
             floors.floors = shortened(floors.floors, floors.now, f"shortened {last}")
             assert floors.at_present == {f"shop{shard}/commerce/0": long(last, shard) for shard in range(begun)}
-        assert len(encode_floors(floors.floors)) <= MOST_BYTES
+        assert len(floors.floors.to_json()) <= MOST_BYTES
