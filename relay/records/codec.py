@@ -15,7 +15,7 @@ _SHOWN = 80  # characters shown of the value found
 
 
 class StoredRecord:
-    """A record with its own key in ``<name>.checkpoints``, or in a cache: a base class for frozen dataclasses."""
+    """A record that is stored by itself, such as by a key of ``<name>.checkpoints``: a base for frozen dataclasses."""
 
     __slots__ = ()
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from relay.extras import needs
 from relay.process.account import remove_server_folder
 from relay.process.folders import naming, state_folder
 from relay.process.managed import accepts, started_at, wait_for_end
+from relay.records.codec import StoredRecord
 
 if TYPE_CHECKING:
     from relay.services.server import EmbeddedServer
@@ -43,7 +43,7 @@ _RECORD = "service.json"
 
 
 @dataclass(frozen=True)
-class Service:
+class Service(StoredRecord):
     name: str
     address: str  # for a config
     port: int
@@ -93,11 +93,10 @@ def status() -> list[Service]:
     found = []
     for file in sorted((state_folder() / "services").glob(f"*/{_RECORD}")):
         try:
-            fields = json.loads(file.read_text())
-            found.append(Service(**fields | {"also": [(pid, at) for pid, at in fields.get("also", ())]}))
+            found.append(Service.from_json(file.read_bytes()))
         except FileNotFoundError:
             continue  # it was stopped meanwhile
-        except (ValueError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise RelayError(f"cannot read the list of services in {file}: remove the file ({error})") from error
     return found
 
@@ -106,7 +105,7 @@ def _record(service: Service) -> None:
     """Record a service in its folder, which is removed with it."""
     part = Path(service.log).with_name(f"{_RECORD}.part")
     with naming(part):
-        part.write_text(json.dumps(asdict(service), indent=2) + "\n")
+        part.write_bytes(service.to_json())
     part.replace(part.with_name(_RECORD))
 
 
