@@ -33,23 +33,21 @@ _TABLE_TIMEOUT = 10.0  # for a table that is being created
 def tagged(source: DynamoDBConfig) -> list[str]:
     """Return the names of the tables with all of ``source.tags``. ``Unavailable`` if there is none, or no stream."""
     wanted = set((source.tags or {}).items())
-    calls = TableCalls(source)
-    client, at = calls.dynamodb, calls.at
     found: list[str] = []
     without: list[str] = []
-    try:
-        for page in client.get_paginator("list_tables").paginate():
-            for name in page["TableNames"]:
-                with suppress(client.exceptions.ResourceNotFoundException):  # deleted since it was listed
-                    table = client.describe_table(TableName=name)["Table"]
-                    pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=table["TableArn"])
-                    if wanted <= {(tag["Key"], tag["Value"]) for tags in pages for tag in tags["Tags"]}:
-                        enabled = table.get("StreamSpecification", {}).get("StreamEnabled")
-                        (found if enabled else without).append(name)
-    except (ClientError, BotoCoreError, Refused) as error:
-        raise Unavailable(f"source {source.name}: cannot find tables by tag {at}: {error}") from error
-    finally:
-        calls.close()
+    with closing(TableCalls(source)) as calls:
+        client, at = calls.dynamodb, calls.at
+        try:
+            for page in client.get_paginator("list_tables").paginate():
+                for name in page["TableNames"]:
+                    with suppress(client.exceptions.ResourceNotFoundException):  # deleted since it was listed
+                        table = client.describe_table(TableName=name)["Table"]
+                        pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=table["TableArn"])
+                        if wanted <= {(tag["Key"], tag["Value"]) for tags in pages for tag in tags["Tags"]}:
+                            enabled = table.get("StreamSpecification", {}).get("StreamEnabled")
+                            (found if enabled else without).append(name)
+        except (ClientError, BotoCoreError, Refused) as error:
+            raise Unavailable(f"source {source.name}: cannot find tables by tag {at}: {error}") from error
     if without:
         names = f"{', '.join(without)}: enable their streams, or remove the tags from them"
         raise Unavailable(f"source {source.name}: these tables with its tags {at} have no stream: {names}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -38,16 +38,14 @@ class DynamoDBTableRows:
     """The published items of one source's table. Connects when created. All methods raise ``Unavailable``."""
 
     def __init__(self, config: DynamoDBConfig) -> None:
-        with ExitStack() as stack:
-            source = stack.enter_context(closing(DynamoDBSource(config)))
-            source.connect()
-            self._stack = stack.pop_all()
-        self.schema = source.table
-        self._of = source.snapshots
+        with closed_on_error(DynamoDBSource(config)) as self._source:
+            self._source.connect()
+        self.schema = self._source.table
+        self._of = self._source.snapshots
         self._wanted = config_match.wanted_key(self.schema.key, config.conditions(self.schema.table))
 
     def close(self) -> None:
-        self._stack.close()
+        self._source.close()
 
     def all(self) -> Iterator[FoundRow]:
         more: dict[str, Any] = {}
