@@ -32,7 +32,6 @@ _LEFT_OUT = (
 class Connectors:
     """``spark``: for Kafka, Avro and Delta. ``iceberg``: None where Iceberg has no release for this Spark."""
 
-    version: str
     spark: JarSet
     iceberg: JarSet | None
 
@@ -44,7 +43,7 @@ def _connectors(spark: str, delta: tuple[str, str], iceberg: tuple[str, str] | N
         Artifact("io.delta", *delta),
     )
     of_iceberg = JarSet("iceberg", iceberg[1], (Artifact("org.apache.iceberg", *iceberg),)) if iceberg else None
-    return Connectors(minor(spark), JarSet("spark", spark, artifacts, _LEFT_OUT), of_iceberg)
+    return Connectors(JarSet("spark", spark, artifacts, _LEFT_OUT), of_iceberg)
 
 
 def minor(version: str) -> str:
@@ -54,12 +53,9 @@ def minor(version: str) -> str:
 
 # The names of the folders in the cache have the versions of Spark and Iceberg: change one with any change of a line.
 CONNECTORS: Mapping[str, Connectors] = {
-    each.version: each
-    for each in (
-        _connectors("4.0.0", ("delta-spark_2.13", "4.0.0"), ("iceberg-spark-runtime-4.0_2.13", "1.10.1")),
-        _connectors("4.1.1", ("delta-spark_4.1_2.13", "4.4.0"), ("iceberg-spark-runtime-4.1_2.13", "1.11.0")),
-        _connectors("4.2.0", ("delta-spark_4.2_2.13", "4.4.0"), None),
-    )
+    "4.0": _connectors("4.0.0", ("delta-spark_2.13", "4.0.0"), ("iceberg-spark-runtime-4.0_2.13", "1.10.1")),
+    "4.1": _connectors("4.1.1", ("delta-spark_4.1_2.13", "4.4.0"), ("iceberg-spark-runtime-4.1_2.13", "1.11.0")),
+    "4.2": _connectors("4.2.0", ("delta-spark_4.2_2.13", "4.4.0"), None),
 }
 
 
@@ -89,7 +85,7 @@ def connectors_of(version: str) -> Connectors:
 def iceberg_of(version: str) -> JarSet:
     """Return Iceberg's jar. Raises ``Unavailable`` if there is none for this version, on which all else works."""
     if (found := connectors_of(version).iceberg) is None:
-        newest = max(each.version for each in CONNECTORS.values() if each.iceberg)
+        newest = max(name for name, each in CONNECTORS.items() if each.iceberg)
         raise Unavailable(
             f"Iceberg has no release for Spark {minor(version)}, so nothing can be kept in Iceberg: "
             f"pip install 'pyspark=={newest}.*', or keep it in Delta"
