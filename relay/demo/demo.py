@@ -103,7 +103,7 @@ class _Demo:
         workload = self.orders.workload(pause=0.04)
         with self.console.status("starting the relay and three consumers"):
             workload.warm_up()
-            self._wait(lambda: all(b.batches for b in batches.values()), "the consumers to start")
+            self._wait(lambda: all(b.times for b in batches.values()), "the consumers to start")
         self.console.print(f"everything is up after {time.monotonic() - started:.0f} s; writing for {self.seconds} s")
 
         readers = self._readers(config, workload)

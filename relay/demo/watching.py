@@ -62,7 +62,6 @@ class BatchLog:
         self.topic = topic
         self.consumer = consumer
         self.rows = 0
-        self.batches = 0
         self.times: list[tuple[float, int]] = []  # for each batch, when it was applied, and its rows
         self._read = 0
         # By partition: end offsets and when they were reached, both increasing.
@@ -92,7 +91,6 @@ class BatchLog:
     def _take(self, line: Mapping[str, Any]) -> None:
         if line.get("event") != "batch" or self.consumer not in (None, line["consumer"]):
             return
-        self.batches += 1
         self.rows += line["rows"]
         self.times.append((line["applied_at"], line["rows"]))
         for partition, end in line["end_offsets"].get(self.topic, {}).items():

@@ -144,7 +144,7 @@ def _consume(folder: Path, path: Path, config: Config, client: Any, engine: str,
     used: dict[int, tuple[float, float]] = {}  # the CPU seconds of the consumer and of Redis, by batches applied
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
         while process.poll() is None:
-            if (applied := batches.refresh().batches) not in used:
+            if (applied := len(batches.refresh().times)) not in used:
                 used[applied] = tree_seconds(process.pid), _redis_seconds(client)
             time.sleep(_LOOK)
     if process.returncode:

@@ -216,7 +216,7 @@ class Phase:
         """Write until all of it is on the topic and applied. Return when that began, and what was written."""
         writing = self.table.new_workload(writers=2, customers=10, pause=0.12)
         writing.warm_up()
-        wait(lambda: batches.refresh().batches > 0)
+        wait(lambda: bool(batches.refresh().times))
         begun = time.time()
         writing.start()
         time.sleep(SECONDS)
