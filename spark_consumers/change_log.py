@@ -27,7 +27,7 @@ from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.records import DecodeStatus
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.log_table import COLUMNS, GAP_COLUMNS, LogTable
-from spark_consumers.sinks.log_target import log_target
+from spark_consumers.sinks.places import log_target
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 _PLACE = ("topic", "partition", "offset")

@@ -31,8 +31,8 @@ from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.running import log_event
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
-from spark_consumers.sinks.copy_target import CopyTarget, copy_target
 from spark_consumers.sinks.faults import TableFault
+from spark_consumers.sinks.places import CopyTarget, copy_target
 from spark_consumers.sinks.target import TargetTable
 from spark_consumers.sinks.tombstones import SeenSnapshots
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer

@@ -76,7 +76,7 @@ OpenKeptRows = Callable[[Layout, Sequence[str | None]], KeptRows]
 def kept_rows(config: Config, kind: str) -> Iterator[OpenKeptRows]:
     """Open the ``copy`` or the ``log`` in the config, which must have it. Raises ``Unavailable``."""
     if kind == "copy":
-        from spark_consumers.sinks.copy_target import copy_target
+        from spark_consumers.sinks.places import copy_target
 
         assert config.copy_ is not None
         with copy_target(config, config.copy_).kept_rows(config) as opened:

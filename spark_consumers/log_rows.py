@@ -12,7 +12,7 @@ from spark_consumers.kept_rows import KeptRow, KeptRows
 from spark_consumers.log_sql import log_views
 from spark_consumers.records import Layout
 from spark_consumers.sinks import delta
-from spark_consumers.sinks.log_target import log_target
+from spark_consumers.sinks.places import log_target
 
 _EXAMPLES = 20
 _ITEM = "to_json(from_json(key, 'map<string,string>'))"

@@ -9,7 +9,7 @@ from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from spark_consumers.log_script import script
 from spark_consumers.session import ICEBERG_EXTENSION, refuse_unsupported
-from spark_consumers.sinks.log_target import log_target
+from spark_consumers.sinks.places import log_target
 
 _VIEW = "relay_log"
 _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")

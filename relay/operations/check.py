@@ -30,8 +30,7 @@ from relay.source import CheckedTable, Finding
 from relay.stream.topic_partitions import moved_keys
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
-from spark_consumers.sinks.copy_target import copy_target
-from spark_consumers.sinks.log_target import log_target
+from spark_consumers.sinks.places import copy_target, log_target
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient

@@ -30,8 +30,7 @@ from spark_consumers.copy import copy_consumer
 from spark_consumers.locations import Lock, local_folder, refuse_on_cluster, rename, spark_path, sync
 from spark_consumers.running import log_event
 from spark_consumers.session import existing_session, is_cluster
-from spark_consumers.sinks.copy_target import ReplayPlace, copy_target
-from spark_consumers.sinks.log_target import log_target
+from spark_consumers.sinks.places import ReplayPlace, copy_target, log_target
 from spark_consumers.spark_internals import forget_delta_logs
 from spark_consumers.table_consumer import TableConsumer
 

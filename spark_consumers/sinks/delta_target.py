@@ -13,7 +13,7 @@ from relay.errors import ConfigError
 from spark_consumers import locations
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.locations import HadoopFolder, LocalFolder, Lock, check_folder, local_folder
-from spark_consumers.sinks.copy_target import NOTE, Renames
+from spark_consumers.sinks.places import NOTE, Renames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from relay.config.locations import legal
 from relay.errors import ConfigError
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.running import log_event
-from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames, ReplayPlace
+from spark_consumers.sinks.places import NOTE, CopyTarget, Renames, ReplayPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from spark_consumers.kept_rows import KeptRow, KeptRows, OpenKeptRows
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import UNFIT
-from spark_consumers.sinks.copy_target import NOTE, CopyTarget, Renames
+from spark_consumers.sinks.places import NOTE, CopyTarget, Renames
 from spark_consumers.sinks.postgres import PREFIX, PostgresDatabase, execute, identifier, quoted
 from spark_consumers.sinks.postgres_values import JSONB, kind_of, naming, primary_key, stored_types, text_of
 from spark_consumers.sinks.postgres_view import TableView

@@ -10,8 +10,8 @@ from pyiceberg.table import StaticTable
 
 from relay.config import Config
 from relay.errors import ConfigError
-from spark_consumers.sinks.copy_target import copy_target
 from spark_consumers.sinks.iceberg_target import IcebergPlace
+from spark_consumers.sinks.places import copy_target
 from tests.spark_consumers.iceberg_catalog import CATALOG, of_url
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change

@@ -16,7 +16,7 @@ from relay.kafka.dead_letters import DeadLetterWriter
 from relay.operations.dead_letters import DeadLetters
 from relay.records import Gap
 from spark_consumers import log_script
-from spark_consumers.sinks.log_target import log_target
+from spark_consumers.sinks.places import log_target
 from tests.spark_consumers.iceberg_catalog import CATALOG, of_url
 from tests.spark_consumers.noted_gaps import publish_records
 from tests.spark_consumers.oversize import LARGEST, huge

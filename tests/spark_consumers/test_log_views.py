@@ -30,7 +30,7 @@ import json, pathlib, sys
 import spark_consumers
 from relay.config import Config, LogConfig
 from tests.spark_consumers.local_spark import spark
-from spark_consumers.sinks.log_target import log_target
+from spark_consumers.sinks.places import log_target
 from tests.spark_consumers.logged import TABLES
 
 path, questions = sys.argv[1], json.loads(sys.argv[2])
@@ -154,7 +154,7 @@ from relay.errors import ConfigError
 from spark_consumers import log_views
 from spark_consumers.kept_rows import kept_rows
 from spark_consumers.session import delta_session
-from spark_consumers.sinks.log_target import log_target
+from spark_consumers.sinks.places import log_target
 from tests.spark_consumers.batches import layout
 from tests.spark_consumers.iceberg_catalog import settings
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from relay.cli import app
 from relay.config import Config
 from relay.errors import ConfigError
-from spark_consumers.sinks.copy_target import copy_target
+from spark_consumers.sinks.places import copy_target
 
 NAME = "orders" * 11
 # What a name of more than 63 bytes becomes.

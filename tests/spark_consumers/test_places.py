@@ -21,7 +21,7 @@ import pytest
 def test_the_scheme_chooses_a_target_that_needs_no_spark_to_be_checked(url: str, name: str) -> None:
     code = (
         "import sys\nsys.modules['pyspark'] = None\n"
-        "from relay.config import Config\nfrom spark_consumers.sinks.copy_target import copy_target\n"
+        "from relay.config import Config\nfrom spark_consumers.sinks.places import copy_target\n"
         "source = {'name': 's', 'type': 'dynamodb', 'table': 'orders'}\n"
         "given = {'name': 'shop', 'kafka': {'bootstrap_servers': 'h:1'}, 'sources': [source]}\n"
         f"given['copy'] = {{'url': {url!r}}}\n"

@@ -1,4 +1,4 @@
-"""What a target of the copy is; ``copy_target`` chooses one by the scheme of ``copy.url``.
+"""Where the copy and the log are; ``copy_target`` and ``log_target`` choose by the scheme in the config.
 
 Targets import Spark where they need it: ``relay check`` runs without it, and ``relay verify`` may.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from relay.config import Config, CopyConfig
+from relay.config import Config, CopyConfig, LogConfig
 from relay.config.addresses import ICEBERG, POSTGRES
 from spark_consumers.kept_rows import OpenKeptRows
 from spark_consumers.locations import Lock
@@ -17,6 +17,7 @@ from spark_consumers.locations import Lock
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_consumers.sinks.log_table import LogTable
     from spark_consumers.sinks.target import TargetTable
 
 NOTE = "_relay_applied.json"
@@ -69,6 +70,16 @@ class CopyTarget(ReplayPlace, Protocol):
         """Open the rows of the copy, to be compared."""
 
 
+class LogTarget(ReplayPlace, Protocol):
+    """The place of a log, which is created from a config and its section ``log``."""
+
+    def open(self, *, writes: bool = False) -> LogTable:
+        """Return its table, which need not exist. ``writes``: whether it is a consumer that asks."""
+
+    def check(self) -> str:
+        """Say that a log can be kept here, or that it may be, as far as that shows without a connection."""
+
+
 def copy_target(config: Config, copy: CopyConfig, prefix: str = "") -> CopyTarget:
     """Return the target at ``copy.url``. ``prefix``: begins schema names, for a replay into a database."""
     if copy.url.partition(":")[0] in POSTGRES:
@@ -82,3 +93,14 @@ def copy_target(config: Config, copy: CopyConfig, prefix: str = "") -> CopyTarge
     from spark_consumers.sinks.delta_target import DeltaTarget
 
     return DeltaTarget(copy)
+
+
+def log_target(config: Config, log: LogConfig, keyrange: str = "") -> LogTarget:
+    """Return the target at ``log.path``, for one ``keyrange`` if that is given. Raises ``ConfigError``."""
+    if log.path.startswith(f"{ICEBERG}:"):
+        from spark_consumers.sinks.iceberg_target import IcebergLogTarget
+
+        return IcebergLogTarget(config, log, keyrange)
+    from spark_consumers.sinks.delta_target import DeltaLogTarget
+
+    return DeltaLogTarget(log, keyrange)
