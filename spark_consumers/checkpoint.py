@@ -68,10 +68,6 @@ class ConsumerCheckpoint:
         """Whether Spark has committed no batch."""
         return not self._numbers("commits")
 
-    def start(self) -> Offsets:
-        offsets: Offsets = json.loads(self.folder.read(_START) or "{}")
-        return offsets
-
     def resume(self) -> Offsets:
         """Return the offsets at which the consumer resumes: the end of the last batch that Spark has committed."""
         last = max(self._numbers("commits"), default=-1)
@@ -127,7 +123,8 @@ class ConsumerCheckpoint:
     def end_offsets(self, batch: int) -> Offsets:
         """Return the end of a batch; for -1 the start. Raises ``RelayError`` if Spark's file cannot be read."""
         if batch < 0:
-            return self.start()
+            start: Offsets = json.loads(self.folder.read(_START) or "{}")
+            return start
         if self._last is None or self._last[0] != batch:
             self._last = batch, self._read_end(f"{self._query}/offsets/{batch}")
         return self._last[1]

@@ -6,7 +6,6 @@ A query with 200 of Spark's ``from_avro``, which has one schema for a column, to
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -15,6 +14,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from relay.avro.framing import SINGLE_OBJECT_HEADER
+from relay.config import Config
 from relay.errors import ConfigError
 from relay.types.columns import MAX_AVRO_PRECISION
 from spark_consumers.java_classes import new_instance
@@ -26,37 +26,19 @@ from spark_consumers.spark_internals import applied, java_type, let_java_call
 _PADDING = r"\.0*$|(\.\d*[1-9])0+$"
 
 
-def unpadded(text: Column) -> Column:
-    """Return a number's or time's text without trailing zeros. I7: a key stays as its column gets more decimals."""
-    return F.regexp_replace(text, _PADDING, "$1")
+def _types(table: str, versions: Sequence[tuple[Layout, StructType]]) -> tuple[StructType, StructType | StringType]:
+    """Return the types of a table's key and rows, for all values of all ``versions`` (layout, decoded type) (I8).
 
-
-@dataclass(frozen=True, slots=True)
-class TypedTable:
-    """The types of one table's key and rows. Rows are text for DynamoDB items without ``columns:``."""
-
-    key: StructType
-    row: StructType | StringType
-
-    @classmethod
-    def of(cls, table: str, versions: Sequence[tuple[Layout, StructType]]) -> Self:
-        """Return a table for all values of all ``versions`` (layout, decoded type), or raise ``ConfigError`` (I8)."""
-        keys = [(layout.key, _struct(decoded, "key")) for layout, decoded in versions]
-        rows = [(layout.row, _struct(decoded, "old")) for layout, decoded in versions if layout.row is not None]
-        if rows and len(rows) < len(versions):
-            raise ConfigError(
-                f"table {table}: some of its changes have typed columns and others do not: omit `table` to read the "
-                "changes as JSON"
-            )
-        return cls(_union(table, keys), _union(table, rows) if rows else StringType())
-
-    def part(self, name: str, decoded: Column, layout: Layout) -> Column:
-        """Return the ``key``, or the image ``old`` or ``new``, of a change that was decoded by the layout's schema."""
-        if name == "key":
-            return _cast(decoded, layout.key, self.key, in_key=True)
-        if layout.row is None or isinstance(self.row, StringType):
-            return decoded
-        return _cast(decoded, layout.row, self.row)
+    Rows are text for DynamoDB items without ``columns:``. Raises ``ConfigError`` if no types can hold them all.
+    """
+    keys = [(layout.key, _struct(decoded, "key")) for layout, decoded in versions]
+    rows = [(layout.row, _struct(decoded, "old")) for layout, decoded in versions if layout.row is not None]
+    if rows and len(rows) < len(versions):
+        raise ConfigError(
+            f"table {table}: some of its changes have typed columns and others do not: omit `table` to read the "
+            "changes as JSON"
+        )
+    return _union(table, keys), _union(table, rows) if rows else StringType()
 
 
 def _struct(decoded: StructType, part: str) -> StructType:
@@ -90,10 +72,14 @@ def _type(table: str, column: str, versions: Sequence[tuple[str, DataType]]) -> 
 
 
 def _cast(record: Column, fields: Sequence[RecordField], wanted: StructType, *, in_key: bool = False) -> Column:
-    """Return a record under the source's column names; columns that its version of the table lacks are null."""
+    """Return a record under the source's column names; columns that its version of the table lacks are null.
+
+    Texts of numbers and times in a key have no trailing zeros. I7: a key stays as its column gets more decimals.
+    """
     found = {each.name: record[each.avro] for each in fields}
-    if in_key:
-        found |= {each.name: unpadded(found[each.name]) for each in fields if each.is_padded and each.type == "string"}
+    for each in fields if in_key else ():
+        if each.is_padded and each.type == "string":
+            found[each.name] = F.regexp_replace(found[each.name], _PADDING, "$1")
     values = [found.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name) for each in wanted]
     return F.when(record.isNotNull(), F.struct(*values))
 
@@ -133,6 +119,14 @@ class Decoder:
         self.given_up = [header for header in given_up if header not in schemas]
         self.look = look
 
+    @classmethod
+    def of(
+        cls, config: Config, schemas: Schemas, given_up: Sequence[bytes] = (), look: Callable[[], Schemas] | None = None
+    ) -> Self:
+        """Return a decoder of the topics of ``config``."""
+        has_registry, gaps = config.schema_registry is not None, config.internal("gaps")
+        return cls(schemas, registry=has_registry, gaps=gaps, given_up=given_up, look=look)
+
     def lookup(self, header: bytes) -> Mapping[str, Any] | None:
         return self.schemas.get(header)
 
@@ -140,7 +134,7 @@ class Decoder:
         """Return status, topic, partition, offset, value (null for changes) and all columns of a change.
 
         If a record's schema is unknown, as many may be, ``value`` is only the header unless ``in_full``. ``key``,
-        ``old`` and ``new`` are JSON; if all schemas belong to the one table ``typed``, they are structs (`TypedTable`).
+        ``old`` and ``new`` are JSON; if all schemas belong to the one table ``typed``, they are structs (`_types`).
         """
         struct = StructType.fromDDL(_READ)
         assert isinstance(struct, StructType)
@@ -183,12 +177,14 @@ class Decoder:
             columns.append(from_avro(body, _dumps(schema), _OPTIONS).alias(f"d{number}"))
         decoded = read.select("*", *columns)
         kinds = [_struct(decoded.schema, f"d{number}") for number in range(len(self.layouts))]
-        types = TypedTable.of(table, list(zip(self.layouts, kinds, strict=True)))
+        key, row = _types(table, list(zip(self.layouts, kinds, strict=True)))
         found: dict[str, Column] = {}
-        for name, kind in {"key": types.key, "old": types.row, "new": types.row}.items():
+        for name, kind in {"key": key, "old": row, "new": row}.items():
             chosen = F.lit(None).cast(kind)
             for number, layout in enumerate(self.layouts):
-                own = types.part(name, F.col(f"d{number}")[name], layout)
+                own, fields = F.col(f"d{number}")[name], layout.key if name == "key" else layout.row
+                if fields is not None and isinstance(kind, StructType):
+                    own = _cast(own, fields, kind, in_key=name == "key")
                 chosen = F.when(F.col("c.layout") == number, own).otherwise(chosen)
             found[name] = chosen
         return decoded, found

@@ -91,8 +91,7 @@ def read_changes(
     # After the end offsets, because the schemas of all records up to them were published before.
     published = LaterSchemas(config, names, must=undecodable == "keep")
     look = published if streaming and table is None else None
-    registry, gaps = config.schema_registry is not None, config.internal("gaps")
-    decoder = Decoder(published.learn(), registry=registry, gaps=gaps, look=look)
+    decoder = Decoder.of(config, published.learn(), look=look)
     if table is not None and not decoder.schemas:
         raise Unavailable(f"table {table}: nothing was relayed for it yet, so its columns are unknown: try again later")
     return decoded(records, decoder, table, undecodable)

@@ -52,21 +52,6 @@ class Stopped(Exception):
     """A signal came before this batch started."""
 
 
-@dataclass
-class _BatchState:
-    """State that the batches' thread sets and the runner reads. Each field is one reference, so none needs a lock.
-
-    ``is_applying``: whether a batch is being applied. ``failure``: the last batch's exception, because Spark only
-    reports its text. ``attempts``: failed ones at the current batch. ``end``: the end offsets of the last applied one.
-    The runner clears ``failure`` and raises ``attempts`` while no query runs.
-    """
-
-    is_applying: bool = False
-    failure: BaseException | None = None
-    attempts: int = 0
-    end: Offsets | None = None
-
-
 @dataclass(eq=False, repr=False)
 class Runner:
     """Runs in one thread, except ``_apply_batch``, which Spark calls in a separate thread, batch after batch.
@@ -85,7 +70,11 @@ class Runner:
         self.stopping = 0
         # Shared: the error that ended `keep_running`. Its thread sets this last.
         self.failure: BaseException | None = None
-        self._batch = _BatchState()  # shared
+        # Shared, and set by the batches' thread. The runner changes the last two, too, but only while no query runs.
+        self._is_applying = False
+        self._applied_to: Offsets | None = None  # the end of the last applied batch
+        self._batch_failure: BaseException | None = None  # the last batch's: Spark only reports its text
+        self._attempts = 0  # failed ones at the current batch
 
     def stop(self, signum: int) -> None:
         """End after the running batch. Safe to call from a signal handler."""
@@ -132,8 +121,8 @@ class Runner:
             self.checkpoint.note_topics(self._ids)
 
     def run(self, session: SparkSession) -> None:
-        self._batch.attempts = 0
-        self._batch.end = None  # the one of an earlier run may concern topics that are gone
+        self._attempts = 0
+        self._applied_to = None  # the one of an earlier run may concern topics that are gone
         starting = json.dumps(self._begin(session))
         if not self.stopping:
             self._run_queries(session, starting)
@@ -149,8 +138,8 @@ class Runner:
         while not self.stopping and not self._run_query(session, starting):
             pass
         has_address, self.group.http = bool(self.group.http), ""  # nothing answers there any more
-        if self._batch.end is not None:
-            self._report(self._batch.end, wait=True)
+        if self._applied_to is not None:
+            self._report(self._applied_to, wait=True)
         elif has_address:
             with contextlib.suppress(Unavailable):  # nothing else depends on it
                 self._report(begins_at, wait=True)
@@ -198,7 +187,7 @@ class Runner:
                 self._retry_later(error, error)
                 if self.stopping:
                     return {}
-        self._batch.attempts = 0
+        self._attempts = 0
         return start.first
 
     @property
@@ -221,7 +210,7 @@ class Runner:
 
     def _run_query(self, session: SparkSession, starting: str) -> bool:
         """Run a query until it ends; return False if another query must follow."""
-        self._batch.failure = None
+        self._batch_failure = None
         query = None
         again: Mapping[str, str] = {}
         looked_at = -math.inf  # also after a failure, for example if a topic was missing for a moment
@@ -263,9 +252,8 @@ class Runner:
         )
 
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
-        gaps, known = self.config.internal("gaps"), self.schemas.all()
-        has_registry = self.config.schema_registry is not None
-        decoder = Decoder(known, registry=has_registry, gaps=gaps, given_up=self.schema_wait.given_up)
+        known = self.schemas.all()
+        decoder = Decoder.of(self.config, known, self.schema_wait.given_up)
         self._kept.note(known)
         # Until it has caught up, batches do not wait: to Spark, a waiting batch would look like the end.
         apply_every = None if self.until_caught_up else self.consumer.apply_every
@@ -282,7 +270,7 @@ class Runner:
         return writer.start()
 
     def _apply_batch(self, batch: DataFrame, number: int) -> None:
-        self._batch.is_applying = True
+        self._is_applying = True
         begun = time.monotonic()
         try:
             if self.stopping:
@@ -295,18 +283,18 @@ class Runner:
             applied_at = time.time()
             if self.consumer.continuity is not None:
                 self.consumer.continuity.advance(end)  # before Spark's checkpoint or the group says so
-            self._batch.end = end
+            self._applied_to = end
             self._report(end)
             seconds = round(time.monotonic() - begun, 3)
             self._log_event("batch", batch=number, **counts, applied_at=applied_at, seconds=seconds, end_offsets=end)
             self.watch.count_batch(counts, seconds)
             self.watch.reach(end)
-            self._batch.attempts = 0
+            self._attempts = 0
         except BaseException as error:
-            self._batch.failure = error
+            self._batch_failure = error
             raise
         finally:
-            self._batch.is_applying = False
+            self._is_applying = False
 
     def _report(self, end: Offsets, *, wait: bool = False) -> None:
         self.group.commit(end, ids=self._ids, wait=wait)  # I1: --from committed refuses them for other topics
@@ -321,7 +309,7 @@ class Runner:
                     self._log_event("not drained", seconds=_DRAIN_TIMEOUT)
                     # An exception would run clean-up code that waits for the batch.
                     os._exit(143)
-                if not query.status["isTriggerActive"] and not self._batch.is_applying:
+                if not query.status["isTriggerActive"] and not self._is_applying:
                     query.stop()
                 time.sleep(_POLL / 5)
 
@@ -329,7 +317,7 @@ class Runner:
 
     def _handle_failure(self, error: Exception) -> None:
         """Return if the query may be restarted; otherwise raise."""
-        failure = self._batch.failure
+        failure = self._batch_failure
         if isinstance(failure, Stopped) or self.stopping:
             return
         if isinstance(error, (Py4JNetworkError, OSError)):
@@ -355,15 +343,13 @@ class Runner:
 
     def _retry_later(self, failure: BaseException, error: Exception) -> None:
         said = with_full_disk(cause(failure), self.checkpoint.location)
-        if self._batch.attempts == len(RETRY_DELAYS):
+        if self._attempts == len(RETRY_DELAYS):
             if isinstance(failure, RelayError):
                 raise failure
-            raise RelayError(
-                f"{self.consumer.name}: gave up after {self._batch.attempts + 1} attempts: {said}"
-            ) from error
-        delay = RETRY_DELAYS[self._batch.attempts]
-        self._batch.attempts += 1
-        self._log_event("retry", attempt=self._batch.attempts, wait=delay, error=said)
+            raise RelayError(f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {said}") from error
+        delay = RETRY_DELAYS[self._attempts]
+        self._attempts += 1
+        self._log_event("retry", attempt=self._attempts, wait=delay, error=said)
         self.watch.fail(said)
         pause(delay, lambda: self.stopping)
 

@@ -271,9 +271,7 @@ class _Replay:
         return None
 
     def _decoder(self) -> Decoder:
-        registry, gaps = self._config.schema_registry is not None, self._config.internal("gaps")
-        given_up = self._schema_wait.given_up
-        return Decoder(self._schemas.all(), registry=registry, gaps=gaps, given_up=given_up)
+        return Decoder.of(self._config, self._schemas.all(), self._schema_wait.given_up)
 
     def _between(self, begin: Offsets, end: Offsets) -> DataFrame:
         return kafka_source.read_between(self._session, self._config, "replay", begin, end)
