@@ -28,8 +28,6 @@ Apply = Callable[[DataFrame, int], object]
 OnGap = Callable[[Mapping[str, Any]], object]
 """Handles a gap, given ``id``, ``source``, ``reason``, ``found_at``, and ``record``, its complete JSON."""
 
-_RESERVED = ("cache", "log", "copy")
-
 
 def changes(
     config: Config,
@@ -53,7 +51,7 @@ def changes(
     tables. ``on_gap`` is called with each gap, before the batch that it came with: changes are lost, and the receiver
     has to cope without them (I9). By default the log has an event `gap`. Raises ``ConfigError``.
     """
-    if name in _RESERVED or name.startswith(("cache.", "log.", "copy.")):
+    if name.partition(".")[0] in ("cache", "log", "copy"):
         raise ConfigError(f"name: {name!r} is one of the relay's own consumers: choose another name")
     if not is_topic(name):
         raise ConfigError(f"name: {name!r} is used in a folder name: use letters a-z and A-Z, digits, dots, _ and -")

@@ -128,7 +128,7 @@ class TableCopies:
                 table.prepare(batch, used)
                 self._take_back(batch, name, table)
                 changes = batch.where(F.col("layout").isin(list(used)) & (F.col("status") == DecodeStatus.CHANGE))
-                apply(batch, table, _undecided(changes, table, found.table(used), counts), counts, given.end)
+                apply(batch, table, _undecided(changes, table, TableSummary.of(found, used), counts), counts, given.end)
                 self._note_repaired(batch, name, table)
                 collected += table.tombstones.collect(batch)
                 table.target.maintain(batch)

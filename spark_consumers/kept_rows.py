@@ -82,9 +82,8 @@ def kept_rows(config: Config, kind: str) -> Iterator[OpenKeptRows]:
         with copy_target(config, config.copy_).kept_rows(config) as opened:
             yield opened
         return
-    from spark_consumers.log_rows import LoggedRows
     from spark_consumers.session import another_session, delta_session
-    from spark_consumers.sinks.kept_in_spark import KeptInSpark
+    from spark_consumers.sinks.kept_in_spark import KeptInSpark, LoggedRows
 
     with delta_session(config.spark, functions=True) as session:
         # In a separate session, because of the views.

@@ -158,10 +158,9 @@ def _checkpoint(
 
 def _run(runners: Sequence[Runner], session: SparkSession, *, is_ours: bool) -> None:
     """Run each consumer in its own session, if the session is ours, with suitable settings."""
-    if not is_ours or len(runners) == 1:
-        sessions = [session for _ in runners]
-    else:
-        sessions = [another_session(session, delta=runner.consumer.delta) for runner in runners]
+    sessions = [session]
+    if len(runners) > 1:
+        sessions = [another_session(session, delta=each.consumer.delta) if is_ours else session for each in runners]
     for runner, own in zip(runners, sessions, strict=True):
         if is_ours and runner.checkpoint.local is not None:
             use_local_checkpoint(own)

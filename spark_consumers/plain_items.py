@@ -64,9 +64,9 @@ class TableSummary:
     bounds: tuple[KeyBounds, ...]
 
     @classmethod
-    def of(cls, found: PlainItems, groups: Sequence[Mapping[str, Any]], layouts: Collection[int]) -> TableSummary:
-        """Return the summary of the table whose changes have these layouts, among the ``groups`` in ``found``."""
-        groups = [each for each in groups if each["status"] == DecodeStatus.CHANGE and each["layout"] in layouts]
+    def of(cls, found: PlainItems, layouts: Collection[int]) -> TableSummary:
+        """Return the summary of the table whose changes have these layouts, among those in ``found``."""
+        groups = [each for each in found.groups if each["status"] == DecodeStatus.CHANGE and each["layout"] in layouts]
         changes, reads = (sum(group[name] for group in groups) for name in ("plain", "reads"))
         return cls(
             found,
@@ -147,9 +147,6 @@ class PlainItems:
     @property
     def layouts(self) -> list[int]:
         return sorted({group["layout"] for group in self.groups if group["status"] == DecodeStatus.CHANGE})
-
-    def table(self, layouts: Collection[int]) -> TableSummary:
-        return TableSummary.of(self, self.groups, layouts)
 
     def newest(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
         """Return the newest change of each item with one of ``layouts``. ``size``: the bytes that Spark should assume.

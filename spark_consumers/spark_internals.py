@@ -80,11 +80,6 @@ def bytes_of(context: SparkContext, arrays: Any) -> RDD[bytes]:
     return RDD(arrays, context, NoOpSerializer())
 
 
-def hadoop_conf(session: SparkSession) -> Any:
-    """Return the settings of Hadoop, including those that only this session has."""
-    return session._jsparkSession.sessionState().newHadoopConf()
-
-
 def checkpoint_class(session: SparkSession, name: str) -> str:
     """Return the full name of a class of Spark's checkpoints."""
     moved = "" if minor(session.version) == "4.0" else "checkpointing."
@@ -94,7 +89,8 @@ def checkpoint_class(session: SparkSession, name: str) -> str:
 def checkpoint_files(session: SparkSession, path: Any) -> Any:
     """Return what reads and writes files of checkpoints below a `Path` of Hadoop."""
     names = checkpoint_class(session, "CheckpointFileManager$.MODULE$").split(".")
-    return reduce(getattr, names, jvm_of(session.sparkContext)).create(path, hadoop_conf(session))
+    conf = session._jsparkSession.sessionState().newHadoopConf()  # of Hadoop, with what only this session has
+    return reduce(getattr, names, jvm_of(session.sparkContext)).create(path, conf)
 
 
 def delta_log(session: SparkSession, path: str) -> Any:

@@ -48,7 +48,6 @@ class LatestRows:
 
 
 def is_newer(change: Any, stored: dict[str, Any]) -> bool:
-    """Whether a change replaces what is stored."""
     if change.event_id == stored.get("event_id") and "redriven" not in change.attributes:
         return False
     if "redriven" in change.attributes:  # sent again later: it only completes the row that it left incomplete

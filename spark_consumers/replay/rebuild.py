@@ -148,7 +148,6 @@ class _Replay:
         self.stopping = 0
 
     def stop(self, signum: int) -> None:
-        """End after the running batch."""
         self.stopping = signum
 
     def open(self, asked: dict[str, str], partial: bool) -> None:

@@ -49,18 +49,15 @@ class ReplayTarget:
     def __init__(self, kind: Literal["copy", "log"], config: Config, into: str) -> None:
         self.kind = kind
         self.config = config
-        if kind == "log":
-            if config.log is None:
-                raise ConfigError("the config has no `log:` section: add one to replay into the log")
-            self.present = config.log.path
-            log = _changed(config.log, "path", into)
+        section = config.log if kind == "log" else config.copy_
+        if section is None:
+            raise ConfigError(f"the config has no `{kind}:` section: add one to replay into the {kind}")
+        if isinstance(section, LogConfig):
+            self.present, log = section.path, _changed(section, "path", into)
             self.place = log_target(config, log)
             self.consumer: Callable[[], TableConsumer] = partial(log_consumer, config, log)
         else:
-            if config.copy_ is None:
-                raise ConfigError("the config has no `copy:` section: add one to replay into the copy")
-            self.present = config.copy_.url
-            copy, prefix = _of_copy(config.copy_, into)
+            self.present, (copy, prefix) = section.url, _of_copy(section, into)
             self.place = target = copy_target(config, copy, prefix)
             self.consumer = partial(copy_consumer, config, copy, target)
         self.location = self.place.location

@@ -74,7 +74,6 @@ def literal(text: str) -> str:
 
 
 def table(path: str) -> str:
-    """Return the SQL name of the table at ``path``."""
     return f"delta.{quoted(path)}"
 
 

@@ -82,8 +82,6 @@ class DeltaPlace:
 
 
 class DeltaTarget(DeltaPlace):
-    """The copy of ``copy``."""
-
     def __init__(self, copy: CopyConfig) -> None:
         super().__init__(copy.url)
         self._copy = copy

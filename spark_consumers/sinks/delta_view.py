@@ -113,7 +113,6 @@ def replaced(wanted: Sequence[Action], present: Iterable[Action], now: int) -> l
 
 
 def _whole(state: Any) -> list[Action]:
-    """Return all that is in a snapshot of Delta."""
     return [json.loads(each.json()) for each in (state.protocol(), state.metadata(), *state.allFiles().collect())]
 
 

@@ -1,17 +1,21 @@
-"""What Spark raises while it reads the copy or the log for ``relay verify``."""
+"""What Spark reads of the copy and the log for ``relay verify``, and what it raises meanwhile."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pytest
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from relay.errors import Unavailable
 from spark_consumers.kept_rows import KeptRow, KeptRows
-from spark_consumers.sinks.kept_in_spark import KeptInSpark
+from spark_consumers.sinks import delta
+from spark_consumers.sinks.kept_in_spark import KeptInSpark, LoggedRows
 from tests.spark_consumers.batches import layout
 
 ROW = KeptRow(("1",), ("a",), False, "e1")
@@ -77,3 +81,45 @@ def test_the_end_of_the_jvm_is_not_taken_for_rows_that_cannot_be_read() -> None:
 
     with pytest.raises(Py4JNetworkError):
         KeptInSpark(fail, layout({"id": "long"}, {"id": "long"}), ["id"])
+
+
+DAY = datetime.date(2026, 11, 21)
+
+
+class Session:
+    """Asks DuckDB in place of Spark: it knows the SQL of these questions, too."""
+
+    def __init__(self) -> None:
+        self.duck = duckdb.connect()
+
+    def sql(self, statement: str) -> Any:
+        found = self.duck.execute(statement.replace("`", '"'))
+        names = [column[0] for column in found.description]
+        return SimpleNamespace(collect=lambda: [dict(zip(names, row, strict=True)) for row in found.fetchall()])
+
+
+class Events:
+    """Stands in for the frame of the event ids."""
+
+    def __init__(self, session: Any, rows: Any, columns: Any) -> None:
+        self.duck, self.names = session.duck, [name for (name,) in rows]
+
+    def createOrReplaceTempView(self, name: str) -> None:
+        self.duck.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT unnest($1) AS event_id", [self.names])
+
+
+def test_a_row_that_a_snapshot_has_read_again_is_not_duplicated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that is read again after a restart gives its rows the event ids that they had."""
+    session: Any = Session()
+    session.duck.execute(
+        'CREATE TABLE log (source TEXT, "table" TEXT, day DATE, event_id TEXT, operation TEXT, key TEXT)'
+    )
+    logged = [("once", "UPDATE"), ("read", "READ"), ("read", "READ"), ("twice", "UPDATE"), ("twice", "UPDATE")]
+    session.duck.executemany(
+        "INSERT INTO log VALUES ('shop', 'orders', $1, $2, $3, '{}')", [(DAY, *each) for each in logged]
+    )
+    rows = LoggedRows.__new__(LoggedRows)
+    rows._session, rows._log, rows._of_table = session, "log", "source = 'shop' AND `table` = 'orders'"
+    assert rows.duplicates() == (1, [("twice", "{}")])
+    monkeypatch.setattr(delta, "local_frame", Events)
+    assert rows.counted(["once", "read", "twice", "lost"], 0.0) == {"once": 1, "read": 1, "twice": 2}

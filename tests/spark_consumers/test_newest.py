@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,8 +30,8 @@ def group(layout: int, *found: dict[str, Any]) -> dict[str, Any]:
 def test_a_table_has_bounds_of_its_own_key_columns_though_another_key_is_longer() -> None:
     none = bounds(None, None)
     groups = [group(0, bounds("9", "10"), none), group(1, bounds("2", "30"), none), group(2, none, none)]
-    of_spark: Any = None
-    found = TableSummary.of(of_spark, groups, [0, 1])
+    of_spark: Any = SimpleNamespace(groups=groups)
+    found = TableSummary.of(of_spark, [0, 1])
     assert found.bounds == (KeyBounds(("2", "30"), (2, 30)),)
     assert (found.changes, found.items, found.reads, found.others, found.is_by_item) == (4, 2, 2, 2, True)
     assert found.snapshots == {(0, 7), (1, 7)}

@@ -140,7 +140,7 @@ import json, sys
 from pyspark.sql import functions as F
 from relay.change import Operation
 from tests.spark_consumers.local_spark import spark
-from spark_consumers.plain_items import PlainItems
+from spark_consumers.plain_items import PlainItems, TableSummary
 from tests.spark_consumers.batches import change, in_spark, layout
 
 ORDERS = layout({"id": "string", "part": "int"}, {"id": "string", "part": "int"})
@@ -168,7 +168,8 @@ with spark() as session:
         }
     )
     found = PlainItems(frame.coalesce(1), [ORDERS, USERS])
-    both = {"statuses": dict(found.statuses), "orders": shown(found.table([0])), "users": shown(found.table([1]))}
+    orders, users = (shown(TableSummary.of(found, [number])) for number in (0, 1))
+    both = {"statuses": dict(found.statuses), "orders": orders, "users": users}
     found.close()
     json.dump(both, sys.stdout)
 """
