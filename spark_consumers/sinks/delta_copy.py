@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from relay.config.sinks import TablesConfig
 from spark_consumers.locations import below, table_folder
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.sinks import delta
@@ -14,7 +15,7 @@ from spark_consumers.sinks.delta_values import VARIANT, naming
 from spark_consumers.sinks.delta_view import ROWS, DeltaView
 from spark_consumers.sinks.lake_table import LakeTable, not_ours
 from spark_consumers.sinks.target import IS_COLLECTED, Written
-from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
+from spark_consumers.sinks.upkeep import TableUpkeep
 
 _OURS = "2"
 
@@ -58,14 +59,14 @@ class _Attempts:
 class DeltaTable(LakeTable):
     """The copy of one table in Delta, below ``path``. ``items``: how it keeps JSON."""
 
-    def __init__(self, path: str, schedule: Schedule, source: str, table: str, *, items: str = "json") -> None:
+    def __init__(self, path: str, config: TablesConfig, source: str, table: str, *, items: str = "json") -> None:
         self._folder = table_folder(path, source, table)
         where = below(self._folder, ROWS)
         kinds = naming("string" if items == "json" else VARIANT)
         super().__init__(delta.table(where), (source, table), _OURS, kinds)
         self.where = where
         self._view = DeltaView(self._folder)
-        self._upkeep = TableUpkeep(self.name, schedule)
+        self._upkeep = TableUpkeep(self.name, config)
         # For a statement without a condition, for changes that are all newer than their rows.
         self._unguarded = _Attempts()
         # For a statement that inserts nothing, for items that are all in the table.

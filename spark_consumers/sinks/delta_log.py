@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from relay.config.sinks import TablesConfig
 from relay.errors import Unavailable
 from spark_consumers.log_contents import LogContents
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.log_table import ALL_DIFFERENT, PARTITIONED_BY, WITH_BOUNDS, LogTable
-from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
+from spark_consumers.sinks.upkeep import TableUpkeep
 
 _APPLICATION = "relay.log"
 _COMMITTED = "spark.databricks.delta.lastCommitVersionInSession"
@@ -19,10 +20,10 @@ _COMMITS = 50  # of the last ones, one is an append: optimise, vacuum or delete 
 class DeltaLog(LogTable):
     """The log at ``path``, in Spark's form."""
 
-    def __init__(self, path: str, schedule: Schedule) -> None:
+    def __init__(self, path: str, config: TablesConfig) -> None:
         name = delta.table(path)
         gaps = delta.table(f"{path.rstrip('/')}_gaps")
-        super().__init__("DELTA", name, gaps, path, TableUpkeep(name, schedule))
+        super().__init__("DELTA", name, gaps, path, TableUpkeep(name, config))
         self._path = path
 
     def _properties(self) -> Mapping[str, str]:

@@ -88,10 +88,8 @@ class DeltaTarget(DeltaPlace):
 
     def open(self) -> Callable[[str, str], DeltaTable]:
         from spark_consumers.sinks.delta_copy import DeltaTable
-        from spark_consumers.sinks.upkeep import Schedule
 
-        schedule = Schedule(self._copy.maintain_every, self._copy.keep_versions)
-        return partial(DeltaTable, self.place, schedule, items=self._copy.items)
+        return partial(DeltaTable, self.place, self._copy, items=self._copy.items)
 
     def check(self, *, offline: bool) -> str:
         return check_folder("copy", self._copy.url)
@@ -114,9 +112,8 @@ class DeltaLogTarget(DeltaPlace):
 
     def open(self, *, writes: bool = False) -> DeltaLog:
         from spark_consumers.sinks.delta_log import DeltaLog
-        from spark_consumers.sinks.upkeep import Schedule
 
-        return DeltaLog(self.place, Schedule(self._log.maintain_every, self._log.keep_versions))
+        return DeltaLog(self.place, self._log)
 
     def check(self) -> str:
         return check_folder("log", self._log.path)

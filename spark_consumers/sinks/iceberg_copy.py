@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException, UnsupportedOperationException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from relay.config.sinks import TablesConfig
 from relay.errors import ConfigError
 from relay.types.columns import ColumnKind, column_type
 from spark_consumers.plain_items import TableSummary
@@ -25,7 +26,7 @@ from spark_consumers.sinks.faults import TableFault
 from spark_consumers.sinks.iceberg_target import IcebergPlace
 from spark_consumers.sinks.lake_table import LakeTable
 from spark_consumers.sinks.target import IS_COLLECTED, Written
-from spark_consumers.sinks.upkeep import IcebergUpkeep, Schedule
+from spark_consumers.sinks.upkeep import IcebergUpkeep
 from spark_consumers.spark_internals import iceberg_table, jvm_of
 
 COMMIT = "relay.commit"
@@ -157,11 +158,11 @@ def _widens(stored: str, wider: str) -> bool:
 class IcebergTable(LakeTable):
     """The copy of one table in Iceberg, at ``place``."""
 
-    def __init__(self, place: IcebergPlace, schedule: Schedule, source: str, table: str) -> None:
+    def __init__(self, place: IcebergPlace, config: TablesConfig, source: str, table: str) -> None:
         kinds = replace(naming(ColumnKind.STRING), widens=_widens)
         super().__init__(place.rows(source, table), (source, table), _OURS, kinds)
         self._place = place
-        self._upkeep = IcebergUpkeep(place.catalog, self.name, schedule)
+        self._upkeep = IcebergUpkeep(place.catalog, self.name, config)
 
     # ------------------------------------------------------------------ columns
 

@@ -11,12 +11,13 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
+from relay.config.sinks import TablesConfig
 from relay.errors import Unavailable
 from spark_consumers.log_contents import LogContents
 from spark_consumers.sinks import iceberg_copy
 from spark_consumers.sinks.iceberg_target import plain
 from spark_consumers.sinks.log_table import WITH_BOUNDS, LogTable
-from spark_consumers.sinks.upkeep import IcebergUpkeep, Schedule
+from spark_consumers.sinks.upkeep import IcebergUpkeep
 from spark_consumers.spark_internals import iceberg_table, jvm_of
 
 _CONTENTS = "relay.log"
@@ -29,9 +30,9 @@ _STAGED_AS, _STAGE = "wap.id", "spark.wap.id"
 class IcebergLog(LogTable):
     """The log ``table`` in a namespace of ``catalog``, a name of SQL. ``where``: for people."""
 
-    def __init__(self, catalog: str, namespace: str, table: str, where: str, schedule: Schedule) -> None:
+    def __init__(self, catalog: str, namespace: str, table: str, where: str, config: TablesConfig) -> None:
         name, gaps = (f"{namespace}.`{plain(each)}`" for each in (table, f"{table}_gaps"))
-        super().__init__("ICEBERG", name, gaps, where, IcebergUpkeep(catalog, name, schedule))
+        super().__init__("ICEBERG", name, gaps, where, IcebergUpkeep(catalog, name, config))
         self._catalog, self._namespace = catalog, namespace
 
     def create(self, session: SparkSession) -> None:

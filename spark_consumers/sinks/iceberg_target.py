@@ -121,9 +121,6 @@ class _Tables(ReplayPlace):
     def swap(self, stamp: str, renames: Renames) -> None:
         self.refuse_swap("")
 
-    def kept(self, stamp: str, renames: Renames) -> list[str]:
-        return []
-
 
 class IcebergTarget(_Tables, CopyTarget):
     """The copy of ``copy``. Raises ``ConfigError`` for a wrong URL, and for names that may become the same."""
@@ -143,10 +140,8 @@ class IcebergTarget(_Tables, CopyTarget):
 
     def _tables(self) -> Callable[[str, str], IcebergTable]:
         from spark_consumers.sinks.iceberg_copy import IcebergTable
-        from spark_consumers.sinks.upkeep import Schedule
 
-        schedule = Schedule(self._copy.maintain_every, self._copy.keep_versions)
-        return partial(IcebergTable, self._place, schedule)
+        return partial(IcebergTable, self._place, self._copy)
 
     @contextmanager
     def kept_rows(self, config: Config) -> Iterator[OpenKeptRows]:
@@ -195,12 +190,10 @@ class IcebergLogTarget(_Tables):
 
     def open(self, *, writes: bool = False) -> IcebergLog:
         from spark_consumers.sinks.iceberg_log import IcebergLog
-        from spark_consumers.sinks.upkeep import Schedule
 
         if writes:
             self._say_alone()
-        schedule = Schedule(self._log.maintain_every, self._log.keep_versions)
-        return IcebergLog(self._catalog, self._namespace, self._table, self._log.path, schedule)
+        return IcebergLog(self._catalog, self._namespace, self._table, self._log.path, self._log)
 
     def change_note(self, session: SparkSession, room: str, rule: Callable[[str], str]) -> str:
         """A property of the table, so that it is lost with it."""

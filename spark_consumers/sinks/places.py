@@ -55,6 +55,7 @@ class ReplayPlace(Protocol):
 
     def kept(self, stamp: str, renames: Renames) -> list[str]:
         """Return where the present tables are after a swap."""
+        return []
 
 
 class CopyTarget(ReplayPlace, Protocol):

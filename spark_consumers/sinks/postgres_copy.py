@@ -6,6 +6,7 @@ the rows whose stored state is still the one that was read. So any number of dri
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from pyspark.sql import DataFrame
@@ -60,8 +61,7 @@ class PostgresTable(TargetTable):
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         if layouts == self._layouts:
             return
-        with self._transaction() as connection:
-            self._lock(connection)
+        with self._locked() as connection:
             stored = {name: kind_of(sql) for name, sql in stored_types(connection, self._table).items()}
             key = postgres_values.primary_key(connection, self._table) if stored else None
             is_ours = self._view.is_ours(connection)
@@ -71,9 +71,12 @@ class PostgresTable(TargetTable):
             self._alter(connection, stored, is_ours)
         self._layouts = dict(layouts)
 
-    def _lock(self, connection: Connection) -> None:
-        """Let no other driver write to this table until the end of the transaction, so that none deadlocks."""
-        execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._table])
+    @contextmanager
+    def _locked(self, *, writes_rows: bool = False) -> Iterator[Connection]:
+        """Run a transaction in which no other driver writes to this table, so that none deadlocks."""
+        with self._transaction(writes_rows=writes_rows) as connection:
+            execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._table])
+            yield connection
 
     def _create(self, connection: Connection) -> None:
         self._create_schema(connection)
@@ -148,8 +151,7 @@ class PostgresTable(TargetTable):
             return set()
         if unfit := next((write.key for write in writes if has_nul(write.key)), None):
             raise RowFault(f"{self.name}: the key {unfit} has a NUL character, which PostgreSQL cannot store in a text")
-        with self._transaction(writes_rows=True) as connection:
-            self._lock(connection)
+        with self._locked(writes_rows=True) as connection:
             staged = [f"{name} {kind}" for name, kind in _STAGED.items()]
             staged += [f"{prefix}{name} {OURS[name].split()[0]}" for prefix in ("", "read") for name in STATE]
             execute(connection, f"CREATE TEMPORARY TABLE relay_batch ({', '.join(staged)}) ON COMMIT DROP")
@@ -167,16 +169,14 @@ class PostgresTable(TargetTable):
         return all(name == postgres.identifier(name) for name in fields)
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
-        newest, rows = self._newest(), self._copied(changes, found)
-        with self._transaction(writes_rows=True) as connection:
-            self._lock(connection)
-            return newest.write(connection, rows, found)
+        rows = self._copied(changes, found)
+        with self._locked(writes_rows=True) as connection:
+            return self._newest().write(connection, rows, found)
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
-        newest, rows = self._newest(), self._copied(changes, found, of_snapshots=True)
-        with self._transaction(writes_rows=True) as connection:
-            self._lock(connection)
-            return newest.write_reads(connection, rows)
+        rows = self._copied(changes, found, of_snapshots=True)
+        with self._locked(writes_rows=True) as connection:
+            return self._newest().write_reads(connection, rows)
 
     def _newest(self) -> NewestInPostgres:
         row = self._row("NULL::text") | {name: f"s.{name}" for name in target.OF_CHANGE}
@@ -254,8 +254,7 @@ class PostgresTable(TargetTable):
     # ------------------------------------------------------------------ tombstones and properties
 
     def forget_places(self, batch: DataFrame, topic: str) -> None:
-        with self._transaction() as connection:
-            self._lock(connection)
+        with self._locked() as connection:
             execute(connection, f"UPDATE {self._table} SET {target.NO_PLACE} WHERE _relay_topic = $1", [topic])
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:

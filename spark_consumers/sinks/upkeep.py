@@ -5,31 +5,23 @@ Delta itself only deletes its log. Iceberg lists each version of a table: they e
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
+from relay.config.sinks import TablesConfig
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.delta import literal, quoted
 
 MAINTAINED_AT = "relay.maintained_at"
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """``every``: between two upkeeps. ``kept``: how long the files of an earlier version stay. Both in seconds."""
-
-    every: float
-    kept: float
-
-
 class TableUpkeep:
-    """The upkeep of one table, in Delta, which must exist. ``table``: its SQL name."""
+    """The upkeep of one table, in Delta, which must exist. ``table``: its SQL name. ``config``: says how often."""
 
-    def __init__(self, table: str, schedule: Schedule, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, table: str, config: TablesConfig, *, clock: Callable[[], float] = time.time) -> None:
         self._table = table
-        self._schedule = schedule
+        self._every, self._kept = config.maintain_every, config.keep_versions
         self._clock = clock
         # None until it is read from the table.
         self._due_at: float | None = None
@@ -40,7 +32,7 @@ class TableUpkeep:
         if self._due_at is None:
             found = session.sql(f"SHOW TBLPROPERTIES {self._table}").collect()
             done_at = {row["key"]: row["value"] for row in found}.get(MAINTAINED_AT)
-            self._due_at = self._remember(session, now) if done_at is None else float(done_at) + self._schedule.every
+            self._due_at = self._remember(session, now) if done_at is None else float(done_at) + self._every
         if now < self._due_at:
             return False
         # First, since VACUUM goes by the table's properties.
@@ -55,13 +47,13 @@ class TableUpkeep:
 
     def properties(self, now: float) -> dict[str, str]:
         """Return what the table records about its upkeep: the time of the last one, and how long versions are kept."""
-        kept = f"interval {int(self._schedule.kept)} seconds"
+        kept = f"interval {int(self._kept)} seconds"
         return {MAINTAINED_AT: str(now), "delta.deletedFileRetentionDuration": kept, "delta.logRetentionDuration": kept}
 
     def _remember(self, session: SparkSession, now: float) -> float:
         """Store the time of an upkeep; return when the next one is due."""
         session.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ({delta.assigned(self.properties(now))})")
-        return now + self._schedule.every
+        return now + self._every
 
 
 _BATCHES = 50  # after these, their files are merged: each adds one with rows, and one that says which rows are gone
@@ -73,8 +65,11 @@ _WITHOUT_REST = {"remove-dangling-deletes": "true"}  # else what says which rows
 class IcebergUpkeep(TableUpkeep):
     """The upkeep of ``table`` in ``catalog``. Expired versions are looked for at least once in ``kept``."""
 
-    def __init__(self, catalog: str, table: str, schedule: Schedule, *, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(table, Schedule(min(schedule.every, schedule.kept), schedule.kept), clock=clock)
+    def __init__(
+        self, catalog: str, table: str, config: TablesConfig, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(table, config, clock=clock)
+        self._every = min(self._every, self._kept)
         self._catalog = catalog
         self._batches = 0
 
@@ -88,11 +83,11 @@ class IcebergUpkeep(TableUpkeep):
         return is_done
 
     def properties(self, now: float) -> dict[str, str]:
-        return {MAINTAINED_AT: str(now), "history.expire.max-snapshot-age-ms": str(int(self._schedule.kept * 1000))}
+        return {MAINTAINED_AT: str(now), "history.expire.max-snapshot-age-ms": str(int(self._kept * 1000))}
 
     def _tidy(self, session: SparkSession, between: Callable[[SparkSession], None]) -> None:
         self._merge(session, {})
-        until = datetime.fromtimestamp(self._clock() - self._schedule.kept, UTC)
+        until = datetime.fromtimestamp(self._clock() - self._kept, UTC)
         self._call(session, "expire_snapshots", f"older_than => TIMESTAMP '{until:%Y-%m-%d %H:%M:%S.%f}+00:00'")
 
     def _merge(self, session: SparkSession, options: Mapping[str, int]) -> None:

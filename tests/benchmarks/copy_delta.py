@@ -13,10 +13,10 @@ from pyspark.sql import functions as F
 from spark_consumers.copy import TableCopies
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.delta_copy import DeltaTable
-from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.decoded import Batches, in_batches, result, spark
 from tests.benchmarks.harness import Benchmark, in_turn, median
+from tests.spark_consumers.lake_config import lake_config
 
 ITEMS = 150_000
 ROUNDS = 4
@@ -24,7 +24,7 @@ NEVER = 1e9  # seconds
 
 
 def copies(folder: str) -> TableCopies:
-    return TableCopies(partial(DeltaTable, folder, Schedule(NEVER, NEVER)), NEVER)
+    return TableCopies(partial(DeltaTable, folder, lake_config(NEVER, NEVER)), NEVER)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 from spark_consumers.change_log import ChangeLog
 from spark_consumers.sinks.delta_log import DeltaLog
 from spark_consumers.sinks.log_table import LogTable
-from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.copy_delta import NEVER
 from tests.benchmarks.decoded import TOPIC, Batches, in_batches, result, spark
 from tests.benchmarks.harness import Benchmark, in_turn
+from tests.spark_consumers.lake_config import lake_config
 
 ROWS = 50_000
 ROUNDS = 4
@@ -28,7 +28,7 @@ def run() -> Benchmark:
         def append(rows: DataFrame, name: str) -> None:
             rows.write.format("delta").partitionBy("table", "day").mode("append").save(f"{folder}/{name}")
 
-        return compared("log_append", session, DeltaLog(f"{folder}/ours", Schedule(NEVER, NEVER)), names, append)
+        return compared("log_append", session, DeltaLog(f"{folder}/ours", lake_config(NEVER, NEVER)), names, append)
 
 
 def compared(

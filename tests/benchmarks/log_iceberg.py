@@ -9,12 +9,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_consumers.sinks.iceberg_log import IcebergLog
-from spark_consumers.sinks.upkeep import Schedule
 from tests.benchmarks.copy_delta import NEVER
 from tests.benchmarks.decoded import spark
 from tests.benchmarks.harness import Benchmark
 from tests.benchmarks.log_append import compared
 from tests.spark_consumers.iceberg_catalog import settings
+from tests.spark_consumers.lake_config import lake_config
 
 
 def run() -> Benchmark:
@@ -31,5 +31,5 @@ def run() -> Benchmark:
             made.add(name)
             writer.using("iceberg").partitionedBy(F.col("table"), F.col("day")).create()
 
-        table = IcebergLog("lake", "`lake`.`ours`", "log", "ours", Schedule(NEVER, NEVER))
+        table = IcebergLog("lake", "`lake`.`ours`", "log", "ours", lake_config(NEVER, NEVER))
         return compared("log_iceberg", session, table, names, append)

@@ -18,7 +18,7 @@ from spark_consumers.sinks.copy_table import GAPS
 from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.postgres import PostgresDatabase
 from spark_consumers.sinks.postgres_copy import PostgresTable
-from spark_consumers.sinks.upkeep import Schedule
+from tests.spark_consumers.lake_config import lake_config
 from spark_consumers.table_consumer import TableBatch
 from tests.spark_consumers import delta_rows
 from tests.spark_consumers.batches import FOREVER, change, end_of, in_spark, layout, mark, read
@@ -54,7 +54,7 @@ class Copy:
     def open(self, source, table):
         if self.database is not None:
             return PostgresTable(self.database, source, table)
-        return DeltaTable(sys.argv[1], Schedule(86400.0, 604800.0), source, table)
+        return DeltaTable(sys.argv[1], lake_config(86400.0, 604800.0), source, table)
 
     def play(self, *changes, gaps=()):
         batch, refused = in_spark(session, changes), []

@@ -22,9 +22,9 @@ from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_copy import PostgresTable
 from spark_consumers.sinks.postgres_target import KeptInPostgres
 from spark_consumers.sinks.target import Write
-from spark_consumers.sinks.upkeep import Schedule
 from tests.spark_consumers import delta_rows
 from tests.spark_consumers.batches import Batch, Published, in_spark, play
+from tests.spark_consumers.lake_config import lake_config
 from tests.spark_consumers.scenarios import comparable
 
 
@@ -68,7 +68,7 @@ class InDelta:
         self.session, self.path, self.stored = session, f"{folder}/shop/orders", f"{folder}/shop/orders/_relay_rows"
         self.playing = playing or session
         self.folder, self.items = folder, items
-        self.table = DeltaTable(folder, Schedule(86400.0, 604800.0), "shop", "orders", items=items)
+        self.table = DeltaTable(folder, lake_config(86400.0, 604800.0), "shop", "orders", items=items)
 
     def play(self, layouts: Any, *changes: Published, partitions: int = 1) -> VerdictCounts:
         return play(self.table, layouts, *changes, session=self.playing, partitions=partitions)
@@ -102,7 +102,7 @@ class InIceberg:
         self.session, self.playing = session, playing or session
         self.place = IcebergPlace(catalog, re.sub(r"\W", "_", name))
         self.stored, self.shown = self.place.rows("shop", "orders"), self.place.shown("shop", "orders")
-        self.table = IcebergTable(self.place, Schedule(86400.0, 604800.0), "shop", "orders")
+        self.table = IcebergTable(self.place, lake_config(86400.0, 604800.0), "shop", "orders")
 
     def play(self, layouts: Any, *changes: Published, partitions: int = 1) -> VerdictCounts:
         return play(self.table, layouts, *changes, session=self.playing, partitions=partitions)

@@ -137,12 +137,12 @@ from pathlib import Path
 from tests.spark_consumers.local_spark import spark
 from spark_consumers.change_log import ChangeLog
 from spark_consumers.sinks.delta_log import DeltaLog
-from spark_consumers.sinks.upkeep import Schedule
+from tests.spark_consumers.lake_config import lake_config
 from tests.benchmarks.decoded import Batches
 
 with spark() as session:
     folder = Path(sys.argv[1])
-    log = ChangeLog(DeltaLog(str(folder), Schedule(1e9, 1e9)), dict)
+    log = ChangeLog(DeltaLog(str(folder), lake_config(1e9, 1e9)), dict)
     log.plan(Batches(session, range(100), rows=10).get(0)).write([])
     actions = map(json.loads, (folder / "_delta_log/00000000000000000001.json").read_text().splitlines())
     json.dump([json.loads(each["add"]["stats"]) for each in actions if "add" in each], sys.stdout)
@@ -164,13 +164,13 @@ from tests.spark_consumers.local_spark import spark
 from relay.errors import Unavailable
 from spark_consumers.change_log import ChangeLog
 from spark_consumers.sinks.delta_log import DeltaLog
-from spark_consumers.sinks.upkeep import Schedule
+from tests.spark_consumers.lake_config import lake_config
 from tests.benchmarks.decoded import Batches
 
 with spark() as session:
     path = sys.argv[1]
     batches = Batches(session, range(100), rows=10)
-    consumers = [ChangeLog(DeltaLog(path, Schedule(1e9, 1e9)), dict) for _ in range(2)]
+    consumers = [ChangeLog(DeltaLog(path, lake_config(1e9, 1e9)), dict) for _ in range(2)]
     for number in range(3):  # the first time, the log is empty
         batch = batches.get(number)
         plans = [each.plan(batch) for each in consumers]  # both have read what the log has

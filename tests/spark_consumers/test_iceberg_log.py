@@ -77,11 +77,11 @@ from relay.errors import Unavailable
 from spark_consumers.change_log import ChangeLog
 from spark_consumers.sinks import iceberg_copy
 from spark_consumers.sinks.iceberg_log import IcebergLog
-from spark_consumers.sinks.upkeep import Schedule
+from tests.spark_consumers.lake_config import lake_config
 from tests.benchmarks.decoded import Batches
 from tests.spark_consumers.local_spark import spark
 
-def table(schedule=Schedule(1e9, 1e9)):
+def table(schedule=lake_config(1e9, 1e9)):
     return IcebergLog("lake", f"`lake`.`{sys.argv[1]}`", "log", "iceberg://lake/log", schedule)
 
 def consumer():

@@ -29,7 +29,7 @@ from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InIceberg
 from spark_consumers.spark_internals import iceberg_table
 from spark_consumers.sinks.upkeep import IcebergUpkeep
-from spark_consumers.sinks.upkeep import Schedule
+from tests.spark_consumers.lake_config import lake_config
 
 with spark() as session:
     table = InIceberg(session, sys.argv[1])
@@ -41,7 +41,7 @@ with spark() as session:
         return [each.collect()[0][0] for each in counts]
 
     before = look()
-    upkeep = IcebergUpkeep("lake", table.stored, Schedule(1.0, 1.0), clock=lambda: time.time() + 7200)
+    upkeep = IcebergUpkeep("lake", table.stored, lake_config(1.0, 1.0), clock=lambda: time.time() + 7200)
     assert upkeep.run(session)
     folder = Path(urlsplit(iceberg_table(session, table.stored).location()).path)
     parquet = len(list((folder / "data").rglob("*.parquet")))

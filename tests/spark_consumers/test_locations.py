@@ -91,7 +91,7 @@ from spark_consumers import log_views
 from spark_consumers.change_log import log_consumer
 from spark_consumers.launch import session_for
 from spark_consumers.sinks.delta_copy import DeltaTable
-from spark_consumers.sinks.upkeep import Schedule
+from tests.spark_consumers.lake_config import lake_config
 from tests.spark_consumers.batches import change, in_spark, layout
 from tests.spark_consumers.targets import InDelta
 
@@ -112,7 +112,7 @@ with spark() as session:
 
     one = layout({"id": "long"}, {"id": "long"})
     names = ["a", "a/b", "../a", "a${env:HOME}", "_delta_log", ".."]
-    tables = [DeltaTable(sys.argv[1], Schedule(86400.0, 604800.0), "sh/op", name) for name in names]
+    tables = [DeltaTable(sys.argv[1], lake_config(86400.0, 604800.0), "sh/op", name) for name in names]
     for number, each in enumerate(tables):
         each.prepare(in_spark(session, []), {0: one})
         session.sql(f"INSERT INTO {each.name} (id) VALUES ({number})")

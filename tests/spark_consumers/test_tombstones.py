@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_consumers.sinks.delta_copy import DeltaTable
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
-from spark_consumers.sinks.upkeep import Schedule
+from tests.spark_consumers.lake_config import lake_config
 
 DAY = 86_400.0
 NOW = 100 * DAY
@@ -39,7 +39,7 @@ class Session:
 
 def opened() -> tuple[Tombstones, Any]:
     batch: Any = SimpleNamespace(sparkSession=Session())
-    table = DeltaTable("/copy", Schedule(DAY, 7 * DAY), "orders", "orders")
+    table = DeltaTable("/copy", lake_config(DAY, 7 * DAY), "orders", "orders")
     return Tombstones(table, 30 * DAY, clock=lambda: NOW), batch
 
 

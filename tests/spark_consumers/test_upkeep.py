@@ -9,7 +9,8 @@ import pytest
 import yaml
 from deltalake import DeltaTable, QueryBuilder
 
-from spark_consumers.sinks.upkeep import MAINTAINED_AT, IcebergUpkeep, Schedule, TableUpkeep
+from spark_consumers.sinks.upkeep import MAINTAINED_AT, IcebergUpkeep, TableUpkeep
+from tests.spark_consumers.lake_config import lake_config
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
@@ -43,7 +44,7 @@ class Session:
 def test_a_table_is_maintained_once_in_an_interval(maintained_at: float | None, expected: list[str]) -> None:
     """A restart does not begin the interval anew."""
     session: Any = Session(maintained_at)
-    upkeep = TableUpkeep("t", Schedule(HOUR, HOUR), clock=lambda: NOW)
+    upkeep = TableUpkeep("t", lake_config(HOUR, HOUR), clock=lambda: NOW)
     assert upkeep.run(session) is ("VACUUM" in expected)
     assert not upkeep.run(session)
     assert session.statements == expected
@@ -54,14 +55,14 @@ def test_a_table_is_maintained_once_in_an_interval(maintained_at: float | None, 
 )
 def test_versions_expire_at_least_as_often_as_they_are_kept(maintained_at: float, expected: list[str]) -> None:
     session: Any = Session(maintained_at)
-    upkeep = IcebergUpkeep("lake", "t", Schedule(24 * HOUR, HOUR), clock=lambda: NOW)
+    upkeep = IcebergUpkeep("lake", "t", lake_config(24 * HOUR, HOUR), clock=lambda: NOW)
     assert upkeep.run(session) is ("CALL" in expected)
     assert session.statements == expected
 
 
 def test_the_files_of_fifty_batches_are_merged_between_two_upkeeps() -> None:
     session: Any = Session(NOW)
-    upkeep = IcebergUpkeep("lake", "t", Schedule(HOUR, HOUR), clock=lambda: NOW)
+    upkeep = IcebergUpkeep("lake", "t", lake_config(HOUR, HOUR), clock=lambda: NOW)
     for _ in range(100):
         upkeep.run(session)
     assert session.statements == ["SHOW", *["CALL"] * 4]
