@@ -6,7 +6,7 @@ driver (``fold``), and one statement writes them, each only where the stored tok
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -115,7 +115,10 @@ class TableCopies:
 
     def _write(self, given: TableBatch, found: PlainItems, gaps: Sequence[LostChanges]) -> dict[str, int]:
         batch, counts, collected = given.records, VerdictCounts(), 0
-        by_table = _by_table(given.layouts, found.layouts)
+        by_table: _Tables = defaultdict(dict)
+        for number in found.layouts:
+            layout = given.layouts[number]
+            by_table[layout.source, layout.table][number] = layout
         # Gaps come first, so that a snapshot in this batch can repair them.
         self._mark_new(given, by_table)
         self.notes.add_gaps(batch.sparkSession, gaps)
@@ -173,19 +176,15 @@ class TableCopies:
             past = self.notes.gaps(given.records.sparkSession, source)
             names = [name for name in new if name[0] == source] if past else []
             if unmarked := [name for name in names if self._gaps_beside(given.records, name) is None]:
+                of_source = [name for name in self._names_of_all(given) if name[0] == source]
+                noted = [gaps for name in of_source if (gaps := self._gaps_beside(given.records, name)) is not None]
                 # A snapshot has repaired the gaps that no table of the source still notes.
-                known = self._noted_gaps(given, source)
+                known = [gap for gaps in noted for gap in gaps] if noted else past
                 for name in unmarked:
-                    of_all = [gap for gap in (past if known is None else known) if gap.table is None]
+                    of_all = [gap for gap in known if gap.table is None]
                     missed = [gap for gap in past if gap.table == name[1]]
                     self._mark(given.records, name, changed, [*of_all, *missed])  # I9
         self._met |= new - self.notes.set_aside().keys()
-
-    def _noted_gaps(self, given: TableBatch, source: str) -> Sequence[LostChanges] | None:
-        """Return the gaps that any table of a source has noted, or None if none of the tables ever noted one."""
-        names = [name for name in self._names_of_all(given) if name[0] == source]
-        noted = [gaps for name in names if (gaps := self._gaps_beside(given.records, name)) is not None]
-        return [gap for gaps in noted for gap in gaps] if noted else None
 
     def _gaps_beside(self, batch: DataFrame, name: _Name) -> Sequence[LostChanges] | None:
         """Return the gaps that a table has noted, or None if it never noted one, or cannot be read."""
@@ -219,13 +218,6 @@ class TableCopies:
 
 def _names(layouts: Sequence[Layout]) -> list[_Name]:
     return [*dict.fromkeys((layout.source, layout.table) for layout in layouts)]
-
-
-def _by_table(layouts: Sequence[Layout], numbers: Iterable[int]) -> _Tables:
-    found: _Tables = defaultdict(dict)
-    for number in numbers:
-        found[layouts[number].source, layouts[number].table][number] = layouts[number]
-    return found
 
 
 def _undecided(

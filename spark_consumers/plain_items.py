@@ -148,19 +148,16 @@ class PlainItems:
     def layouts(self) -> list[int]:
         return sorted({group["layout"] for group in self.groups if group["status"] == DecodeStatus.CHANGE})
 
-    def newest(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
+    def newest(self, layouts: Collection[int], size: int, now: int = 0, *, of_snapshots: bool = False) -> DataFrame:
         """Return the newest change of each item with one of ``layouts``. ``size``: the bytes that Spark should assume.
 
         ``now``: microseconds, in a column of each row; as a literal, Spark would compile the query for each batch. The
         columns are ``NEWEST``: ``stem`` and ``number`` are the parts of its token, ``first`` is the number of the
         item's first change, ``changes`` counts them, and ``first_offset`` is -1 if they are in several partitions of
-        the topic. ``_relay_read_as_of`` is not among them, as no change of a stream sets it.
+        the topic. ``_relay_read_as_of`` is not among them, as no change of a stream sets it. ``of_snapshots``: return
+        the rows of snapshots in the same way, with ``as_of`` in place of a token.
         """
-        return self._frame(self._items.rows(sorted(layouts), False, now), NEWEST, size)
-
-    def reads(self, layouts: Collection[int], size: int, now: int = 0) -> DataFrame:
-        """Return the rows of snapshots with one of ``layouts``, as `newest` does: ``as_of`` in place of a token."""
-        return self._frame(self._items.rows(sorted(layouts), True, now), NEWEST, size)
+        return self._frame(self._items.rows(sorted(layouts), of_snapshots, now), NEWEST, size)
 
     def others(self, layouts: Collection[int], changes: int) -> DataFrame:
         """Return ``partition`` and ``offset`` of the changes to other items; ``changes``: how many there are."""
@@ -168,7 +165,7 @@ class PlainItems:
         return found.toDF("partition", "offset")
 
     def rows(self, layouts: Collection[int], *, of_snapshots: bool = False) -> Any:
-        """Return the rows of `newest` or `reads`, in the order of ``NEWEST``, as a Java RDD."""
+        """Return the rows of `newest`, in the order of ``NEWEST``, as a Java RDD."""
         return self._items.rows(sorted(layouts), of_snapshots, 0)
 
     def close(self) -> None:

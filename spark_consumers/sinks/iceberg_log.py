@@ -30,6 +30,8 @@ _STAGED_AS, _STAGE = "wap.id", "spark.wap.id"
 class IcebergLog(LogTable):
     """The log ``table`` in a namespace of ``catalog``, a name of SQL. ``where``: for people."""
 
+    properties_of_gaps = iceberg_copy.SETTINGS
+
     def __init__(self, catalog: str, namespace: str, table: str, where: str, config: TablesConfig) -> None:
         name, gaps = (f"{namespace}.`{plain(each)}`" for each in (table, f"{table}_gaps"))
         super().__init__("ICEBERG", name, gaps, where, IcebergUpkeep(catalog, name, config))
@@ -55,9 +57,6 @@ class IcebergLog(LogTable):
             "write.metadata.metrics.default": "none",
             **{f"write.metadata.metrics.column.{name}": "truncate(16)" for name in WITH_BOUNDS},
         }
-
-    def _properties_of_gaps(self) -> Mapping[str, str]:
-        return iceberg_copy.SETTINGS
 
     def last_append(self, session: SparkSession) -> LogContents | None:
         return _contents(iceberg_table(session, self.name).operations().refresh())

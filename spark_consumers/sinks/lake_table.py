@@ -187,8 +187,9 @@ class LakeTable(TargetTable):
 
     def _merge_of(self, found: TableSummary, *, of_snapshots: bool = False) -> BatchMerge:
         """Return the MERGE of what SQL can decide: the newest changes, or the rows of snapshots."""
-        number, rows_of = (found.reads, found.found.reads) if of_snapshots else (found.items, found.found.newest)
-        rows = self._with_fields(rows_of(found.layouts, found.size(number), time.time_ns() // 1000))
+        number, now = found.reads if of_snapshots else found.items, time.time_ns() // 1000
+        rows = found.found.newest(found.layouts, found.size(number), now, of_snapshots=of_snapshots)
+        rows = self._with_fields(rows)
         texts = [F.col("key_texts")[n] for n in range(len(self._plan.keys))]
         rows = rows.select(
             *(text.alias(f"{name}{n}") for name in ("k", "text_k") for n, text in enumerate(texts)),

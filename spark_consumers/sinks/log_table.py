@@ -52,6 +52,8 @@ GAP_COLUMNS = "id STRING, source STRING, reason STRING, found_at TIMESTAMP, reco
 class LogTable(ABC):
     """The log in one table. In SQL, ``name``: of the table, ``gaps``: of the one of gaps, ``kind``: of both."""
 
+    properties_of_gaps: Mapping[str, str] = {}
+
     def __init__(self, kind: str, name: str, gaps: str, where: str, upkeep: TableUpkeep) -> None:
         self.name, self.gaps, self.where, self.upkeep = name, gaps, where, upkeep
         self._kind = kind
@@ -65,7 +67,7 @@ class LogTable(ABC):
     def create_gaps(self, session: SparkSession) -> None:
         """Create both tables unless they exist."""
         self.create(session)
-        self._create(session, self.gaps, GAP_COLUMNS, self._properties_of_gaps())
+        self._create(session, self.gaps, GAP_COLUMNS, self.properties_of_gaps)
 
     def _create(
         self, session: SparkSession, name: str, columns: str, properties: Mapping[str, str], by: str = ""
@@ -78,9 +80,6 @@ class LogTable(ABC):
     @abstractmethod
     def _properties(self) -> Mapping[str, str]:
         """Return the properties of a new table, without the properties for its upkeep."""
-
-    def _properties_of_gaps(self) -> Mapping[str, str]:
-        return {}
 
     def refuse_unreadable(self, session: SparkSession) -> None:
         """Raise ``ConfigError`` if the session cannot read the table."""

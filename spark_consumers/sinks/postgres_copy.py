@@ -25,6 +25,7 @@ from spark_consumers.sinks.postgres_view import TableView
 from spark_consumers.sinks.target import STATE, Key, SelectedRows, TargetTable, Write, Written
 
 _LOCK_TIMEOUT = "5s"
+_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
 
 _STAGED = {
     "n": "integer",
@@ -75,7 +76,7 @@ class PostgresTable(TargetTable):
     def _locked(self, *, writes_rows: bool = False) -> Iterator[Connection]:
         """Run a transaction in which no other driver writes to this table, so that none deadlocks."""
         with self._transaction(writes_rows=writes_rows) as connection:
-            execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._table])
+            execute(connection, _LOCK, [self._table])
             yield connection
 
     def _create(self, connection: Connection) -> None:
@@ -274,7 +275,13 @@ class PostgresTable(TargetTable):
         place = [self._relation, name]
         with self._transaction() as connection:
             if before is None:
-                self._create_properties(connection)
+                self._create_schema(connection)
+                execute(connection, _LOCK, [self._properties])
+                execute(
+                    connection,
+                    f"CREATE TABLE IF NOT EXISTS {self._properties}"
+                    " (relation text, name text, value text NOT NULL, PRIMARY KEY (relation, name))",
+                )
                 inserted = f"INSERT INTO {self._properties} VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
                 return execute(connection, inserted, [*place, after]).rowcount == 1
             updated = f"UPDATE {self._properties} SET value = $3 WHERE relation = $1 AND name = $2 AND value = $4"  # I7
@@ -287,15 +294,6 @@ class PostgresTable(TargetTable):
     def _create_schema(self, connection: Connection) -> None:
         if not execute(connection, "SELECT FROM pg_namespace WHERE nspname = $1", [self._schema]).fetchall():
             execute(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
-
-    def _create_properties(self, connection: Connection) -> None:
-        self._create_schema(connection)
-        execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", [self._properties])
-        execute(
-            connection,
-            f"CREATE TABLE IF NOT EXISTS {self._properties}"
-            " (relation text, name text, value text NOT NULL, PRIMARY KEY (relation, name))",
-        )
 
 
 def _staged_part(n: int) -> str:

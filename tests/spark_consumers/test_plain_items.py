@@ -84,7 +84,7 @@ def of_java(batch, layouts):
     names = ("plain", "items", "reads", "records", "bytes")
     changes, number, read, records, bytes_found = (sum(group[name] for group in items.groups) for name in names)
     newest, others = items.newest([0, 1], number), items.others([1, 0], records - changes - read)
-    reads = items.reads([0, 1], read)
+    reads = items.newest([0, 1], read, of_snapshots=True)
     found = {"newest": rows(newest.drop("now")), "others": rows(others), "reads": rows(reads.drop("now"))}
     images = newest.select("new").union(reads.select("new"))
     written = images.select(F.sum(F.octet_length("new"))).first()[0]
