@@ -30,8 +30,6 @@ from spark_consumers.sinks.log_table import COLUMNS, GAP_COLUMNS, LogTable
 from spark_consumers.sinks.places import log_target
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
-_PLACE = ("topic", "partition", "offset")
-
 # How far the clock of a change's copy may lag behind the change's own: a reshard's target has a separate clock.
 _SLACK = 300 * 1_000_000  # microseconds
 _FILES = 2  # files of one append, for each table and day
@@ -165,7 +163,7 @@ class ChangeLog:
         """Replace stubs by the complete changes, which have the same times and stay in the stubs' places."""
         complete = changes.where(F.col("images") != Images.OMITTED).dropDuplicates(["event_id"])
         complete.createOrReplaceTempView("relay_batch")
-        names = [delta.quoted(name) for name in COLUMNS if name not in _PLACE]
+        names = [delta.quoted(name) for name in COLUMNS if name not in ("topic", "partition", "offset")]
         updates = ", ".join(f"t.{name} = s.{name}" for name in names)
         return self._table.merge(
             changes.sparkSession,

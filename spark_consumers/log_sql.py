@@ -11,7 +11,6 @@ from spark_consumers.log_script import script
 from spark_consumers.session import ICEBERG_EXTENSION, refuse_unsupported
 from spark_consumers.sinks.places import log_target
 
-_VIEW = "relay_log"
 _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
@@ -29,7 +28,7 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
     refuse_unsupported(spark)
     log = log_target(config, config.log).open()
     log.refuse_unreadable(spark)
-    statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {log.name}"]
+    statements = [f"CREATE OR REPLACE TEMPORARY VIEW relay_log AS SELECT * FROM {log.name}"]
     statements += filter(None, map(str.strip, _COMMENT.sub("", script("spark")).split(";")))
     current = spark.catalog.currentDatabase()
     if schema is not None:

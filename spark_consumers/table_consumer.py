@@ -100,14 +100,14 @@ class TableConsumer(Consumer):
         self.location = delta_at
         self._config = config
         self._rule = rule
-        self._notes = notes
+        self.notes = notes
         self._bytes_at_most = bytes_at_most
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._decoder: Decoder | None = None
 
     def begin(self, session: SparkSession, start: Start) -> None:
-        is_known = self._notes is not NOT_KNOWN
-        lacking = start.lacking(self.name, {**start.first, **self._notes.applied(session)} if is_known else None)
+        is_known = self.notes is not NOT_KNOWN
+        lacking = start.lacking(self.name, {**start.first, **self.notes.applied(session)} if is_known else None)
         if lacking:
             times = times_at(self._config, {(hole.topic, hole.partition): hole.end for hole in lacking})
             gaps = [
@@ -117,13 +117,9 @@ class TableConsumer(Consumer):
                 if self._config.topic(table) == hole.topic
             ]
             self._rule.note_gaps(session, gaps)
-            self._notes.advance(session, start.first)  # I9: after all tables have them
+            self.notes.advance(session, start.first)  # I9: after all tables have them
             for gap in gaps:
                 log_event("gap", self.name, source=gap.source, table=gap.table, reason=gap.reason)
-
-    def applied(self, session: SparkSession) -> Offsets:
-        """Return the offsets up to which the tables have everything, by their own notes."""
-        return self._notes.applied(session)
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._decoder = decoder
@@ -143,13 +139,13 @@ class TableConsumer(Consumer):
                 batch = decoder.changes(kafka_source.read_between(session, self._config, self.name, first, last))
             part = TableBatch(batch, decoder.layouts, first, last, number)
             counts.update(self._apply(part, dead_letters))
-        self._notes.advance(session, end)  # I1: before Spark's checkpoint says so
+        self.notes.advance(session, end)  # I1: before Spark's checkpoint says so
         return {**counts, "parts": len(parts)} if parts else dict(counts)
 
     def set_aside(self) -> Mapping[str, tuple[float, str]]:
         return {
             table: (gap.open_since, f"{gap.reason}; {way} run `relay snapshot CONFIG {source} {table}`")
-            for (source, table), gap in self._notes.incomplete().items()
+            for (source, table), gap in self.notes.incomplete().items()
             if table in self._config.tables
             for way in [
                 "it takes changes again, but lacks earlier ones:" if gap.taken_back else "remove the cause, then"

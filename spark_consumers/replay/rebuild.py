@@ -172,7 +172,7 @@ class _Replay:
             refuse_lost(found, self._group.locate({})[0])
             self.state = found
             self._open_session(locks)
-            applied = self._consumer.applied(self._session)
+            applied = self._consumer.notes.applied(self._session)
             refuse_emptied(found, applied, self._target.name, self._files.path)
             return
         begin = self._group.locate(self._group.resolve(asked["--from"]))[0]

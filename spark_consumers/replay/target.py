@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
@@ -40,8 +39,8 @@ _SCHEMA = "schema:"
 class ReplayTarget:
     """The target ``into`` for a replay of ``kind``. Raises ``ConfigError`` if it is not possible.
 
-    ``present``: the place in the config. ``place``: the target's. ``location``: of tables in Delta, otherwise None.
-    ``consumer``: opens the consumer that writes there; raises ``Unavailable``.
+    ``present``: the place in the config. ``place``: the target's. ``location``: of tables in Delta, otherwise None, and
+    ``folder`` if that is on this machine. ``consumer``: opens the consumer that writes there; raises ``Unavailable``.
     """
 
     place: ReplayPlace
@@ -61,6 +60,7 @@ class ReplayTarget:
             self.place = target = copy_target(config, copy, prefix)
             self.consumer = partial(copy_consumer, config, copy, target)
         self.location = self.place.location
+        self.folder = None if self.location is None else local_folder(self.location)
         self.name = redacted(into)
         # Without the password, which may change before the replay continues.
         self.identity = str(local_folder(into) or self.name)
@@ -81,11 +81,6 @@ class ReplayTarget:
                     f"--into {self.name} and {redacted(other)} from the config must not be inside each other: choose "
                     "a location beside it"
                 )
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder on this machine, if there is one."""
-        return None if self.location is None else local_folder(self.location)
 
     def refuse_cluster(self) -> None:
         existing = existing_session()

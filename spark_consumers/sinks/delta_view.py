@@ -28,8 +28,6 @@ _OUR_TABLES = UUID("6f0c8a5e-5c1e-4f0b-9d7a-0e6f7a2b8c11")
 
 
 class DeltaView:
-    """The table in the folder ``path``."""
-
     def __init__(self, path: str) -> None:
         self._path = path
         # The last version, and the version of the rows that it shows, by what they are called there; to be read if
@@ -140,8 +138,6 @@ def _metadata(given: Mapping[str, Any]) -> Action:
 
 
 class _Log:
-    """The log of the table at ``path``."""
-
     def __init__(self, session: SparkSession, path: str) -> None:
         self._java = jvm_of(session.sparkContext)
         self._log = delta_log(session, path)

@@ -156,8 +156,6 @@ def _widens(stored: str, wider: str) -> bool:
 
 
 class IcebergTable(LakeTable):
-    """The copy of one table in Iceberg, at ``place``."""
-
     def __init__(self, place: IcebergPlace, config: TablesConfig, source: str, table: str) -> None:
         kinds = replace(naming(ColumnKind.STRING), widens=_widens)
         super().__init__(place.rows(source, table), (source, table), _OURS, kinds)

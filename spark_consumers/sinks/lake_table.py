@@ -274,7 +274,6 @@ def rounded(numbers: tuple[int, int], kind: str) -> tuple[int, int]:
 
 
 def not_ours(name: str, why: str) -> TableFault:
-    """Return the error about a table that does not belong to this copy."""
     return TableFault(
         f"{name} is not a copy that this version can continue: {why}: rebuild it with `relay replay copy CONFIG "
         "--into PLACE --swap`, or keep the copy at another `copy.url`, with a new checkpoint, and fill it with `relay "
