@@ -109,23 +109,6 @@ def newest_snapshots(found: Any) -> Iterator[Any]:
         snapshot = None if parent is None else found.snapshot(parent)
 
 
-def merge(session: SparkSession, name: str, statement: str) -> int:
-    """Run a MERGE into ``name``; return how many rows it wrote, 0 if unknown. Raises ``RowFault``, ``TableFault``."""
-    commit, key = uuid4().hex, f"spark.sql.iceberg.snapshot-property.{COMMIT}"
-    session.conf.set(key, commit)
-    try:
-        with delta.faults(writes_rows=True):
-            session.sql(statement).collect()
-    finally:
-        session.conf.unset(key)
-    for snapshot in newest_snapshots(iceberg_table(session, name)):
-        summary = snapshot.summary()
-        if summary.get(COMMIT) == commit:
-            # I7: a table whose owner has set it to copy-on-write also counts rows that are written again.
-            return 0 if summary.get("deleted-data-files") else int(summary.get("added-records") or 0)
-    return 0
-
-
 _OURS = "1"
 
 SETTINGS = {
@@ -212,7 +195,19 @@ class IcebergTable(LakeTable):
     # ------------------------------------------------------------------ writing
 
     def _run(self, session: SparkSession, statement: str) -> int:
-        return merge(session, self.name, statement)
+        commit, key = uuid4().hex, f"spark.sql.iceberg.snapshot-property.{COMMIT}"
+        session.conf.set(key, commit)
+        try:
+            with delta.faults(writes_rows=True):
+                session.sql(statement).collect()
+        finally:
+            session.conf.unset(key)
+        for snapshot in newest_snapshots(iceberg_table(session, self.name)):
+            summary = snapshot.summary()
+            if summary.get(COMMIT) == commit:
+                # I7: a table whose owner has set it to copy-on-write also counts rows that are written again.
+                return 0 if summary.get("deleted-data-files") else int(summary.get("added-records") or 0)
+        return 0
 
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         merge = self._merge_of(found)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from relay.config.sinks import TablesConfig
 from relay.errors import Unavailable
 from spark_consumers.log_contents import LogContents
-from spark_consumers.sinks import iceberg_copy
+from spark_consumers.sinks import delta, iceberg_copy
 from spark_consumers.sinks.iceberg_target import plain
 from spark_consumers.sinks.log_table import WITH_BOUNDS, LogTable
 from spark_consumers.sinks.upkeep import IcebergUpkeep
@@ -97,7 +97,15 @@ class IcebergLog(LogTable):
             )
 
     def merge(self, session: SparkSession, statement: str) -> int:
-        return iceberg_copy.merge(session, self.name, statement)
+        before = self._current(session)
+        with delta.faults(writes_rows=True):
+            session.sql(statement).collect()
+        after = self._current(session)
+        known = after is not None and before is not None and after.parentId() == before.snapshotId()
+        return int(after.summary().get("added-records") or 0) if known else 0
+
+    def _current(self, session: SparkSession) -> Any:
+        return iceberg_table(session, self.name).currentSnapshot()
 
 
 def _contents(found: Any) -> LogContents | None:
