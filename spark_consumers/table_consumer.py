@@ -74,8 +74,7 @@ class TableConsumer(Consumer):
     """Applies batches of changes to tables by ``rule``. ``notes``: of the tables.
 
     ``at_most``: records per batch. ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the
-    location of the tables if they are in Delta. ``bytes_at_most``: the most bytes of values passed to the rule at once;
-    None means any.
+    location of the tables if they are in Delta. ``bytes_at_most``: of values that the rule gets at once; None: any.
     """
 
     def __init__(

@@ -135,8 +135,7 @@ class DeltaTable(LakeTable):
     def _upsert(self, session: SparkSession, merge: BatchMerge, update: str, items: int) -> int:
         """Update the rows of the items, and insert missing ones. Return how many rows were written.
 
-        A statement that inserts nothing takes a third of the time in a large table: Spark neither moves nor sorts the
-        rows of its files.
+        A statement that inserts nothing takes a third of the time in a large table: Spark neither moves nor sorts rows.
         """
         insert = merge.insert({"_relay_read_as_of": "0"})
         if not self._only_updates.are_due:

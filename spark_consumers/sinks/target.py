@@ -55,9 +55,7 @@ class Written:
 
     @classmethod
     def of(cls, applied: int, unwritten: Iterable[Sequence[Any]]) -> Self:
-        """Return it for ``applied`` changes but for the ``unwritten`` items: key, number of changes, whether to ignore
-        them.
-        """
+        """Return it for ``applied`` changes but for the ``unwritten`` items: key, count of changes, whether ignored."""
         ignored, left = 0, []
         for *key, changes, is_old in unwritten:
             applied -= changes
