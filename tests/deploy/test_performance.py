@@ -60,9 +60,9 @@ def test_the_page_says_where_a_peer_is_faster() -> None:
 
 
 def test_a_benchmark_that_a_page_cites_is_recorded() -> None:
-    """But for one that takes tables of the reader's size: no page has a figure of it."""
+    """But for two of which no page has a figure: they depend on the reader's tables, and on what else the host does."""
     cited = {
         name for path in documents() for name in re.findall(r"make bench NAME=(\w+)", path.read_text(encoding="utf-8"))
     }
     assert cited
-    assert cited - {"copy_growth"} <= RECORDED.keys()
+    assert cited - {"copy_growth", "cache_latency"} <= RECORDED.keys()
