@@ -28,7 +28,8 @@ def served(
     """Yield a watch for each consumer, by name and topics, and serve them at the address ``http``.
 
     Without it they are served on a free port beside the relay's, so that its page finds them; see ``_served_at``.
-    Access and TLS are as in ``http`` of the config. Raises ``ConfigError``, and ``Unavailable`` if it cannot listen.
+    Access and TLS are as in ``http`` of the config. Raises ``ConfigError``, and ``Unavailable`` if it cannot listen at
+    ``http``.
     """
     observer, limit = ConsumersObserver(config.name), stalled_after(STALLED_AFTER)
     ttls = {"cache": config.cache.tombstone_ttl} if config.cache else {}

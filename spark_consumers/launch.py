@@ -158,7 +158,7 @@ def _checkpoint(
 
 def _run(runners: Sequence[Runner], session: SparkSession, *, is_ours: bool) -> None:
     """Run each consumer in its own session, if the session is ours, with suitable settings."""
-    sessions = [session]
+    sessions = [session] * len(runners)
     if len(runners) > 1:
         sessions = [another_session(session, delta=each.consumer.delta) if is_ours else session for each in runners]
     for runner, own in zip(runners, sessions, strict=True):

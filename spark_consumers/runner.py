@@ -70,7 +70,7 @@ class Runner:
         self.stopping = 0
         # Shared: the error that ended `keep_running`. Its thread sets this last.
         self.failure: BaseException | None = None
-        # Shared, and set by the batches' thread. The runner changes the last two, too, but only while no query runs.
+        # Shared, and set by the batches' thread. The runner changes the last three, too, but only while no query runs.
         self._is_applying = False
         self._applied_to: Offsets | None = None  # the end of the last applied batch
         self._batch_failure: BaseException | None = None  # the last batch's: Spark only reports its text

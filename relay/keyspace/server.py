@@ -48,7 +48,7 @@ class ServerState(NamedTuple):
     problem: str | None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class WatchedServer:
     """A server at an address, which any number of threads may query. ``shard``: its name in tokens.
 

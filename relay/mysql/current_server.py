@@ -8,7 +8,7 @@ from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import BinlogEvent, EventStream
 from relay.mysql.connection import ServerConnection
-from relay.mysql.errors import Diverged
+from relay.mysql.errors import Diverged, Interrupted
 from relay.mysql.gtids import SequencesRead, went_back
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.probe import BackgroundProbe
@@ -83,10 +83,11 @@ class CurrentServer:
     def failed(self, error: RelayError) -> bool:
         """Remember why the server cannot be read, and close it. Return whether there was one."""
         if (found := self.found) is not None:
-            if self._losses.note(time.monotonic()):
+            is_lost = isinstance(error, Interrupted)  # I10: other errors say what to do, and are not hidden
+            if is_lost and self._losses.note(time.monotonic()):
                 log.warning(LOST_OFTEN, self.source, self.shard, error)
             else:
-                level = logging.DEBUG if self._losses.is_often else logging.WARNING
+                level = logging.DEBUG if is_lost and self._losses.is_often else logging.WARNING
                 log.log(level, "source %s: shard %s: %s", self.source, self.shard, error)
             self.servers.failed(found.server.account.address, error)
         self.close()

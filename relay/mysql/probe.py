@@ -17,7 +17,7 @@ T = TypeVar("T")
 _LONGEST = 10.0  # seconds
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BackgroundProbe(Generic[T]):
     """Asks one question at a time, for one thread, which waits for it only in ``wait``.
 

@@ -114,7 +114,7 @@ class _Targets(NamedTuple):
     rows: Sequence[CheckpointRow]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class HandoverCheck:
     """Decides when one shard may end. ``connect``: to any server of a shard. ``listed``: changed by reloads.
 

@@ -71,7 +71,7 @@ class _Survey:
                 each.server.close()
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ShardServers:
     """The servers of one shard, in the order of the config. Used by one thread at a time. ``max_lag``: seconds.
 

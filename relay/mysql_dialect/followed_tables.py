@@ -63,7 +63,7 @@ class TablesNow:
     at: float
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class FollowedTables:
     """Follows the tables of one shard. Used by the thread that reads the shard.
 

@@ -3,9 +3,9 @@
 from collections import deque
 
 ADVICE = (
-    "source %s: shard %s: its connection is lost every few seconds, and works in between. All changes are read, but "
-    "late. Look for a time limit on connections in a proxy or load balancer (`timeout server` of HAProxy, "
-    "`mysql-wait_timeout` of ProxySQL), and for a job that ends sessions. The last error: %s"
+    "source %s: shard %s: its connection is lost every few seconds. Look for a time limit on connections in a proxy or "
+    "load balancer (`timeout server` of HAProxy, `mysql-wait_timeout` of ProxySQL), and for a job that ends sessions. "
+    "The last error: %s"
 )
 
 _MANY = 10

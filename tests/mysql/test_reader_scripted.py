@@ -48,6 +48,44 @@ def test_a_table_that_an_alteration_makes_unknown_is_not_to_be_read_again() -> N
         assert ({*applied.reread}, {*applied.unseen}) == (reread, {"t"})
 
 
+def warnings_of_failed_reads(error: Unavailable, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the warnings of 30 reads in a row, each of which ends with ``error``."""
+
+    class Failing:
+        def __call__(self, server: object, executed: object) -> Failing:
+            return self
+
+        def read(self, timeout: float) -> list[BinlogEvent]:
+            raise error
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    shard, position = FakeShard(FakeMariaDB("0-1-51", "0-1-51")), BinlogPosition.from_json({"gtid": "MariaDB/0-1-50"})
+    layouts = Layouts(config("shop", {"-": ["one:3306"]}))
+    reading = BinlogShardReader(Shard("-"), position, shard.servers, layouts, Failing(), clock=time.time)
+    for _ in range(30):
+        reading.read()
+    reading.close()
+    return [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+
+
+def test_a_lost_connection_is_named_instead_of_warned_of_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+    """I10"""
+    said = warnings_of_failed_reads(Interrupted("one:3306: the server closed the connection"), caplog)
+    assert len(said) == 10
+    assert "its connection is lost every few seconds. Look for a time limit on connections" in said[-1]
+
+
+def test_what_a_server_refuses_again_and_again_is_not_called_a_lost_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """I10: each error says what to do."""
+    said = warnings_of_failed_reads(Unavailable("one:3306: binlog truncated in the middle of event"), caplog)
+    assert len(said) == 60  # each read tries twice
+    assert {text.rpartition(": ")[2] for text in said} == {"binlog truncated in the middle of event"}
+
+
 def test_a_heartbeat_moves_the_progress_only_after_the_backlog_was_read() -> None:
     """I4: MySQL also sends them while it skips what was read before, with a backlog still ahead."""
     now = int(time.time())

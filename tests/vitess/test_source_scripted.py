@@ -124,6 +124,26 @@ def test_a_table_that_an_online_change_replaces_is_read_again_if_it_can_be_and_e
     assert ("`relay snapshot CONFIG s customer`" in caplog.text) != is_read_again
 
 
+def test_a_table_that_a_tool_leaves_behind_is_not_read_again() -> None:
+    """I7: each cut-over would store a request for a table that is never relayed."""
+    log = Log()
+    log.add(*new(1))
+    log.add(statement="RENAME TABLE customer TO _customer_old, _customer_gho TO customer")
+    names = ("TABLE_NAME", "COLUMN_NAME", "COLUMN_TYPE", "SEQ_IN_INDEX")
+    rows = [
+        dict(zip(names, (table, column, kind, key), strict=True))
+        for table in ("customer", "_customer_old", "_customer_gho")
+        for column, kind, key in (("c0", "bigint", "1"), ("c1", "double", None))
+    ]
+    with source_of(log, [], answers={TABLES.format(database=KEYSPACE): rows}, on_alter="resnapshot") as source:
+        known = source.layout("customer", COLUMNS, ["id"])
+        assert known is not None
+        source._layouts = {"customer": known}
+        with closing(source.open(Opening(Shard("0"), START))) as reader:
+            (made,) = until(reader, lambda page: bool(page.schema_changes))[-1].schema_changes
+    assert made.reread == ("customer",)
+
+
 def test_a_table_that_a_timestamp_shards_has_no_keyspace_ids(caplog: pytest.LogCaptureFixture) -> None:
     """Vitess hashes its text in the time zone of the session, which nothing says."""
     vindex: list[dict[str, str | None]] = [{"Columns": "at", "Type": "xxhash", "Name": "xxhash"}]
