@@ -12,7 +12,7 @@ from relay.config import Config
 from relay.errors import ConfigError
 from spark_consumers.sinks.iceberg_target import IcebergPlace
 from spark_consumers.sinks.places import copy_target
-from tests.spark_consumers.iceberg_catalog import CATALOG, of_url
+from tests.spark_consumers.iceberg_catalog import CATALOG, FORMATS, of_url
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
@@ -53,37 +53,67 @@ def test_names_in_iceberg_have_no_dots_and_no_two_become_one() -> None:
     assert place.shown("shop", "a.b") != place.shown("shop", "a_x002E_b")
 
 
+FORMAT_3 = pytest.mark.faults("format 3: test_scenarios.py and this file have format 2")
+
+
 @pytest.mark.services
-def test_other_readers_see_the_table_of_the_source(tmp_path: Path, spark_process: SparkProcess) -> None:
-    found = json.loads(spark_process.run(READERS, str(tmp_path), compiled=True))
-    assert found["spark"] == [[1, "c"], [3, "d"]]
-    assert found["columns"] == ["id", "note"]
+@pytest.mark.parametrize("catalog", ["lake", pytest.param("newer", marks=FORMAT_3)])
+def test_other_readers_see_the_table_of_the_source(catalog: str, tmp_path: Path, spark_process: SparkProcess) -> None:
+    """Also after a column was widened, and one added."""
+    found = json.loads(spark_process.run(READERS, str(tmp_path), catalog, compiled=True))
+    assert found["spark"] == [[1, "c", "1.50"], [3, "d", None]]
+    assert found["columns"] == [["id", "bigint"], ["note", "string"], ["total", "string"]]
     table = StaticTable.from_metadata(found["metadata"])
-    read = table.scan(row_filter="_relay_deleted = false", selected_fields=("id", "note")).to_arrow().to_pylist()
-    assert sorted((row["id"], row["note"]) for row in read) == [(1, "c"), (3, "d")]
-    assert found["format"] == 2
+    read = table.scan(row_filter="_relay_deleted = false", selected_fields=COLUMNS).to_arrow().to_pylist()
+    assert sorted(tuple(row[name] for name in COLUMNS) for row in read) == [(1, "c", "1.50"), (3, "d", None)]
+    assert found["format"] == FORMATS[catalog]
+
+
+COLUMNS = ("id", "note", "total")
 
 
 READERS = """
 import json, sys
+from tests.spark_consumers.batches import change, layout
 from tests.spark_consumers.local_spark import spark
 from tests.spark_consumers.scenarios import ORDERS, order
 from tests.spark_consumers.targets import InIceberg
 from spark_consumers.spark_internals import iceberg_table
 
 with spark() as session:
-    table = InIceberg(session, sys.argv[1])
+    table = InIceberg(session, sys.argv[1], catalog=sys.argv[2])
     table.play(ORDERS, order(1, 1, "a"), order(2, 2, "b"), order(3, 3, "d"))
-    table.play(ORDERS, order(4, 1, "c"), order(5, 2, None))
+    wider = layout({"id": "long"}, {"id": "long", "note": "string", "total": "string"})
+    table.play(wider, change(4, ["1"], {"id": 1, "note": "c", "total": "1.50"}), order(5, 2, None))
     # Other jobs may call the catalog otherwise.
     made = session.sql(f"SHOW CREATE TABLE {table.shown}").collect()[0][0]
-    assert "lake" not in made[made.index("SELECT"):], made
+    assert sys.argv[2] not in made[made.index("SELECT"):], made
     found = session.newSession().table(table.shown).orderBy("id")
     metadata = iceberg_table(session, table.stored).operations().current()
     json.dump({
-        "spark": [list(row) for row in found.collect()], "columns": found.columns,
+        "spark": [list(row) for row in found.collect()], "columns": found.dtypes,
         "metadata": metadata.metadataFileLocation(), "format": metadata.formatVersion(),
     }, sys.stdout)
+"""
+
+
+@FORMAT_3
+@pytest.mark.services
+def test_the_scenarios_of_the_copy_are_played_in_format_3(tmp_path: Path, spark_process: SparkProcess) -> None:
+    spark_process.run(SCENARIOS_IN_FORMAT_3, str(tmp_path), compiled=True)
+
+
+SCENARIOS_IN_FORMAT_3 = """
+import sys
+from tests.spark_consumers.local_spark import spark
+from tests.spark_consumers.scenarios import SCENARIOS
+from tests.spark_consumers.targets import InIceberg
+
+with spark() as session:
+    for name, scenario in SCENARIOS.items():
+        if not name.startswith("batches_of_any_size"):
+            print(name, file=sys.stderr)
+            scenario(InIceberg(session, f"{sys.argv[1]}/{name}", catalog="newer"))
 """
 
 

@@ -17,7 +17,7 @@ from relay.operations.dead_letters import DeadLetters
 from relay.records import Gap
 from spark_consumers import log_script
 from spark_consumers.sinks.places import log_target
-from tests.spark_consumers.iceberg_catalog import CATALOG, of_url
+from tests.spark_consumers.iceberg_catalog import CATALOG, FORMATS, of_url
 from tests.spark_consumers.noted_gaps import publish_records
 from tests.spark_consumers.oversize import LARGEST, huge
 from tests.spark_consumers.spark_process import SparkProcess
@@ -265,15 +265,17 @@ with spark() as session:
 class IcebergLogOf:
     """The log of a topic in a namespace of its own, read with PyIceberg."""
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic, self.namespace = topic, f"{topic.config.name}_audit"
-        topic.set_log_path(f"iceberg://lake/{self.namespace}")
-        topic.set_spark(conf={"spark.sql.catalog.lake": CATALOG})
+    def __init__(self, topic: Topic, catalog: str = "lake") -> None:
+        self.topic, self.catalog, self.namespace = topic, catalog, f"{topic.config.name}_audit"
+        topic.set_log_path(f"iceberg://{catalog}/{self.namespace}")
+        topic.set_spark(conf={f"spark.sql.catalog.{catalog}": CATALOG})
 
     def rows(self, name: str = "log") -> Any:
         assert self.topic.spark is not None
-        metadata = self.topic.spark.run(METADATA, f"lake.{self.namespace}.{name}")
-        return StaticTable.from_metadata(metadata).scan().to_arrow()
+        metadata = self.topic.spark.run(METADATA, f"{self.catalog}.{self.namespace}.{name}")
+        table = StaticTable.from_metadata(metadata)
+        assert table.metadata.format_version == FORMATS[self.catalog]
+        return table.scan().to_arrow()
 
     def applied(self, checkpoint: str) -> tuple[int, int]:
         found = self.topic.consume("log", checkpoint=checkpoint)
@@ -284,9 +286,12 @@ class IcebergLogOf:
 
 
 @pytest.mark.services
-def test_a_consumer_keeps_the_log_in_iceberg_as_it_does_in_delta(topic: Topic) -> None:
+@pytest.mark.parametrize(
+    "catalog", ["lake", pytest.param("newer", marks=pytest.mark.faults("format 3: `lake` has format 2"))]
+)
+def test_a_consumer_keeps_the_log_in_iceberg_as_it_does_in_delta(topic: Topic, catalog: str) -> None:
     """I1, I7, I9: with stubs, gaps, topics that are created again, and a table that is lost; PyIceberg reads it."""
-    log = IcebergLogOf(topic)
+    log = IcebergLogOf(topic, catalog)
     letters = DeadLetterWriter(topic.config.internal("dead_letters"), LARGEST)
     published = [change("ann", 1), change("bob", 1), big := huge("ann", 2)]
     topic.publish(published[:2])
@@ -319,7 +324,7 @@ def test_a_consumer_keeps_the_log_in_iceberg_as_it_does_in_delta(topic: Topic) -
 
     # It is rebuilt in another namespace, and not where something is.
     assert topic.spark is not None
-    into = f"iceberg://lake/{log.namespace}_new"
+    into = f"iceberg://{catalog}/{log.namespace}_new"
     state = {"state": str(topic.folder / "state")}
     replay = ("replay", "log", str(topic.path), "--into", into)
     topic.spark.run(REPLAY, state["state"], *replay, log=topic.folder / "replay.log")
@@ -330,7 +335,7 @@ def test_a_consumer_keeps_the_log_in_iceberg_as_it_does_in_delta(topic: Topic) -
 
     # What a table that was dropped had is lost with it, and its note, too.
     before = log.ids()
-    topic.spark.run(METADATA, "", f"DROP TABLE lake.{log.namespace}.log PURGE")
+    topic.spark.run(METADATA, "", f"DROP TABLE {catalog}.{log.namespace}.log PURGE")
     topic.refuse("log", checkpoint="new")
     assert "the log lacks" in topic.log.read_text()
     topic.set_log_path(into)
