@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
 import sys
+import uuid
 from collections.abc import Callable, Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,15 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
 
-import spark_consumers
 from relay.avro.registry import open_schemas
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
 from relay.services.postgres import execute
 from relay.services.registry import SchemaRegistry
-from tests import needs
 from tests.command_line import run_until_caught_up
 from tests.faults.harness import Relay
 from tests.log_lines import log_lines
+from tests.spark_consumers.own_clients import PROGRAMS, own_client, printed
 from tests.spark_consumers.spark_process import RunningInSpark, SparkProcess
 from tests.waiting import wait_until
 
@@ -88,6 +87,12 @@ class Orders:
             return found is not None or None
 
         wait_until(entry, 120)
+
+    def read_by(self, program: str, count: int, registry: str) -> list[Any]:
+        """Return what a program that has none of our code prints of the topic."""
+        config = load(self.path)
+        topic, schemas = config.topic(self.name), config.internal("schemas")
+        return printed(own_client(program, config.kafka.bootstrap_servers, topic, schemas, count, registry))
 
     def close(self) -> None:
         for process in self.processes:
@@ -183,28 +188,62 @@ def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(
     assert row["aliases"] == [f"{before['namespace']}.{before['name']}"]
 
 
-def test_a_program_in_javascript_reads_both_versions_from_the_registry(orders: Orders) -> None:
+def test_a_program_in_javascript_reads_both_versions_from_the_registry(orders: Orders, schema_registry: Any) -> None:
     """I8: with the libraries that such programs have; numbers that JavaScript cannot hold stay exact."""
-    program = needs.javascript(Path(spark_consumers.__file__).parent / "examples" / "javascript")
-    with SchemaRegistry() as registry:
-        orders.raw["schema_registry"] = {"url": registry.url}
-        columns = {"id": "string", "a": "long", "total": "decimal(38,2)"}
-        orders.declare(**columns)
-        orders.put("one", a={"N": str(2**62 + 1)}, total={"N": "-12345678901234567890.5"})
-        run_until_caught_up(orders.path)
-        orders.declare(**columns, note="string")
-        orders.put("two", note={"S": "x" * 5000})
-        run_until_caught_up(orders.path)
-        topic = load(orders.path).topic(orders.name)
-        servers = orders.raw["kafka"]["bootstrap_servers"]
-        command = ["node", "read.js", servers, registry.url, topic, "2"]
-        ran = subprocess.run(command, cwd=program, capture_output=True, text=True, timeout=600)
-    assert ran.returncode == 0, ran.stderr
-    one = {"id": "one", "a": str(2**62 + 1), "total": "-12345678901234567890.50", "rest": None}
-    two = {"id": "two", "a": None, "total": None, "note": "x" * 5000, "rest": None}
-    assert [json.loads(line) for line in ran.stdout.splitlines()] == [
-        ["INSERT", {"id": "one"}, one],
-        ["INSERT", {"id": "two"}, two],
+    orders.raw["schema_registry"] = {"url": schema_registry.url}
+    columns = {"id": "string", "a": "long", "total": "decimal(38,2)"}
+    orders.declare(**columns)
+    orders.put("one", a={"N": str(2**62 + 1)}, total={"N": "-12345678901234567890.5"})
+    run_until_caught_up(orders.path)
+    orders.declare(**columns, note="string")
+    orders.put("two", note={"S": "x" * 5000})
+    run_until_caught_up(orders.path)
+    assert orders.read_by("javascript", 2, schema_registry.url) == [
+        ["INSERT", {"id": "one"}, ONE],
+        ["INSERT", {"id": "two"}, {**TWO, "note": "x" * 5000}],
+    ]
+
+
+ONE = {"id": "one", "a": str(2**62 + 1), "total": "-12345678901234567890.50", "rest": None}
+TWO = {"id": "two", "a": None, "total": None, "note": "b", "rest": None}
+
+
+@pytest.fixture(scope="module")
+def reframed(
+    tmp_path_factory: pytest.TempPathFactory, kafka: Any, dynamodb: Any, schema_registry: Any
+) -> Iterator[Any]:
+    """A table on two topics: with values from before it had a registry and after, and in Debezium's envelope."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("own", "debezium")]
+    found = Orders(folders[0], f"t{uuid.uuid4().hex[:10]}", kafka, dynamodb, "redis://127.0.0.1:1/0")
+    columns = {"id": "string", "a": "long", "total": "decimal(38,2)"}
+    found.declare(**columns)
+    found.put("one", a={"N": str(2**62 + 1)}, total={"N": "-12345678901234567890.5"})
+    run_until_caught_up(found.path)
+    found.raw["schema_registry"] = {"url": schema_registry.url}
+    found.declare(**columns, note="string")
+    found.put("two", note={"S": "b"})
+    run_until_caught_up(found.path)
+    found.client.delete_item(TableName=found.name, Key={"id": {"S": "one"}})
+    other = copy(found)
+    other.path = folders[1] / "relay.yaml"
+    other.raw = {key: each for key, each in found.raw.items() if key not in ("cache", "copy")}
+    other.raw |= {"name": f"{found.name}-debezium", "envelope": "debezium"}
+    other.declare(**columns, note="string")
+    run_until_caught_up(other.path)
+    yield found, other, schema_registry.url
+    found.close()
+
+
+@pytest.mark.faults("other languages: test_examples.py has one framing, and the test above the other")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_client_of_ones_own_reads_both_framings_and_debeziums_envelope(reframed: Any, program: str) -> None:
+    """I8"""
+    own, debezium, registry = reframed
+    assert own.read_by(program, 2, registry) == [["INSERT", {"id": "one"}, ONE], ["INSERT", {"id": "two"}, TWO]]
+    assert debezium.read_by(program, 3, registry) == [
+        ["c", {"id": "one"}, {**ONE, "note": None}],
+        ["c", {"id": "two"}, TWO],
+        ["d", {"id": "one"}, None],
     ]
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 
-import spark_consumers
 from relay.change import Images, Operation
-from relay.jvm.jars import jars
-from relay.jvm.java import find_java
+from tests.spark_consumers.own_clients import PROGRAMS, own_client, printed
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, read
 
@@ -88,64 +82,49 @@ def test_a_snapshot_and_a_change_without_its_image_replace_no_newer_row(topic: T
 def test_each_change_is_printed_once_without_spark(topic: Topic) -> None:
     command = [sys.executable, "-m", "spark_consumers.examples.without_spark", str(topic.path), "orders"]
 
-    def printed() -> list[str]:
+    def versions() -> list[str]:
         ran = subprocess.run(command, capture_output=True, check=True, timeout=600, text=True)
         return [json.loads(line)[2]["version"] for line in ran.stdout.splitlines()]
 
     topic.publish([change("ada", 1), change("ada", 2)])
-    assert printed() == ["1", "2"]
+    assert versions() == ["1", "2"]
     topic.publish([change("ada", 3)])
-    assert printed() == ["3"]
+    assert versions() == ["3"]
 
 
-EXAMPLES = Path(spark_consumers.__file__).parent / "examples"
-
-
-def in_python() -> list[str]:
-    return [sys.executable, str(EXAMPLES / "own_client.py")]
-
-
-def in_java() -> list[str]:
-    """The file as it stands, with the libraries that are here anyway."""
-    libraries = [*jars("kafka"), *(Path(pyspark.__file__).parent / "jars").glob("*.jar")]
-    path = os.pathsep.join(map(str, libraries))
-    return [str(find_java()), "-cp", path, str(EXAMPLES / "java" / "OwnClient.java")]
-
-
-def own_client(
-    topic: Topic, count: int, schemas: str | None = None, program: Callable[[], list[str]] = in_python
+def own(
+    topic: Topic, program: str, count: int, schemas: str = "schemas", registry: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    names = [topic.name, schemas or topic.config.internal("schemas"), f"{topic.name}.printer", str(count)]
-    command = [*program(), topic.config.kafka.bootstrap_servers, *names]
-    return subprocess.run(command, capture_output=True, check=False, timeout=600, text=True)
+    servers, schemas = topic.config.kafka.bootstrap_servers, f"{topic.config.name}.{schemas}"
+    return own_client(program, servers, topic.name, schemas, count, registry)
 
 
-@pytest.mark.parametrize("program", [in_python, in_java])
-def test_each_change_is_printed_once_by_a_client_of_ones_own(topic: Topic, program: Callable[[], list[str]]) -> None:
-    def printed(count: int) -> list[str]:
-        ran = own_client(topic, count, program=program)
-        assert ran.returncode == 0, ran.stderr
-        return re.findall(r'"version\W+N\W+(\d)', ran.stdout)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_change_is_printed_once_by_a_client_of_ones_own(topic: Topic, program: str) -> None:
+    def versions(count: int) -> list[str]:
+        return [json.loads(new)["version"]["N"] for _, _, new in printed(own(topic, program, count))]
 
     topic.publish([change("ada", 1), change("ada", 2)])
-    assert printed(2) == ["1", "2"]
+    assert versions(2) == ["1", "2"]
     topic.publish([change("ada", 3)])
-    assert printed(1) == ["3"]
+    assert versions(1) == ["3"]
 
 
 def test_a_client_of_ones_own_says_that_the_topic_of_the_schemas_is_another(topic: Topic) -> None:
     topic.publish([change("ada", 1)])
-    ran = own_client(topic, 1, f"{topic.name}.schemata")
+    ran = own(topic, "python", 1, "schemata")
     assert ran.returncode == 1
-    assert f"there is no topic {topic.name}.schemata at {topic.config.kafka.bootstrap_servers}" in ran.stderr
+    assert f"there is no topic {topic.config.name}.schemata at {topic.config.kafka.bootstrap_servers}" in ran.stderr
 
 
-@pytest.mark.parametrize("program", [in_python, in_java])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_client_of_ones_own_decodes_nothing_that_it_has_no_schema_of(
-    topic: Topic, program: Callable[[], list[str]]
+    topic: Topic, program: str, schema_registry: Any
 ) -> None:
     """I8: Avro would make a row of wrong values of it."""
-    topic.publish_raw(b"\x00\x00\x00\x00\x07" + bytes(100))
-    ran = own_client(topic, 1, program=program)
+    topic.publish_raw(b"\x00\x7f\xff\xff\xff" + bytes(100))
+    ran = own(topic, program, 1)
     assert ran.returncode == 1
-    assert "no schema of a value that begins with 0000000007" in ran.stderr
+    assert "no schema of a value that begins with 007fffffff" in ran.stderr
+    ran = own(topic, program, 1, registry=schema_registry.url)
+    assert (ran.returncode, ran.stdout) == (1, "")

@@ -1,3 +1,9 @@
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
@@ -5,7 +11,9 @@ import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import org.apache.avro.Conversions;
 import org.apache.avro.Schema;
+import org.apache.avro.generic.GenericData;
 import org.apache.avro.generic.GenericDatumReader;
 import org.apache.avro.generic.GenericRecord;
 import org.apache.avro.io.DecoderFactory;
@@ -17,17 +25,19 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 /**
  * Prints each change on a topic with org.apache.kafka:kafka-clients and org.apache.avro:avro, and none of our code.
  *
- * <p>java -cp 'libraries/*' OwnClient.java BROKERS TOPIC SCHEMAS GROUP [COUNT]
+ * <p>java -cp 'libraries/*' OwnClient.java BROKERS TOPIC SCHEMAS GROUP [REGISTRY_URL [COUNT]]
  *
- * <p>SCHEMAS is the topic {@code <name>.schemas}: the config has no {@code schema_registry:}. With COUNT it ends once it
- * has printed so many changes.
+ * <p>SCHEMAS is the topic {@code <name>.schemas}; REGISTRY_URL is the {@code url} of {@code schema_registry:}, if the
+ * config has one. TOPIC may be in Debezium's envelope. The program ends once it has printed COUNT changes.
  */
 public class OwnClient {
     private static final long PATIENCE = 60_000; // ms for a schema, which is on its topic before the first change
+    private static final GenericData DATA = new GenericData();
 
     public static void main(String[] args) throws Exception {
-        long left = args.length > 4 ? Long.parseLong(args[4]) : Long.MAX_VALUE;
-        SchemaReader schemas = new SchemaReader(args[0], args[2]);
+        DATA.addLogicalTypeConversion(new Conversions.DecimalConversion()); // without it, a DECIMAL is bytes
+        long left = args.length > 5 ? Long.parseLong(args[5]) : Long.MAX_VALUE;
+        SchemaReader schemas = new SchemaReader(args[0], args[2], args.length > 4 ? args[4] : "");
         Map<String, Object> settings = settings(args[0]);
         settings.put("group.id", args[3]);
         settings.put("auto.offset.reset", "earliest");
@@ -36,15 +46,24 @@ public class OwnClient {
             consumer.subscribe(List.of(args[1]));
             while (left > 0) {
                 for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofSeconds(1))) {
-                    if (each.value() != null) { // null: for log compaction, with `tombstones: true`
-                        GenericRecord change = schemas.decode(each.value());
-                        System.out.println(change.get("operation") + " " + change.get("key") + " " + change.get("new"));
+                    if (each.value() != null) { // null: for log compaction, and for Debezium's sinks
+                        System.out.println(DATA.toString(read(each, schemas)));
                         left--;
                     }
                 }
                 consumer.commitSync(); // if the program dies before this, it gets these changes again
             }
         }
+    }
+
+    /** Returns operation, key and new row. In Debezium's envelope, the key is in the record's key. */
+    private static List<Object> read(ConsumerRecord<byte[], byte[]> each, SchemaReader schemas) throws Exception {
+        GenericRecord change = schemas.decode(each.value());
+        if (!change.hasField("op")) {
+            return Arrays.asList(change.get("operation"), change.get("key"), change.get("new"));
+        }
+        Object key = each.key() == null ? null : schemas.decode(each.key()); // null: a truncation
+        return Arrays.asList(change.get("op"), key, change.get("after"));
     }
 
     private static Map<String, Object> settings(String brokers) {
@@ -59,8 +78,10 @@ public class OwnClient {
     private static class SchemaReader {
         private final Map<String, Schema> known = new HashMap<>();
         private final KafkaConsumer<byte[], byte[]> consumer;
+        private final String registry;
 
-        SchemaReader(String brokers, String topic) {
+        SchemaReader(String brokers, String topic, String registry) {
+            this.registry = registry;
             consumer = consumer(settings(brokers));
             TopicPartition partition = new TopicPartition(topic, 0);
             consumer.assign(List.of(partition));
@@ -69,7 +90,11 @@ public class OwnClient {
 
         /** Decodes a value. Without its schema, Avro would return a row of wrong values and no error. */
         GenericRecord decode(byte[] value) throws Exception {
-            String header = HexFormat.of().formatHex(Arrays.copyOf(value, 10));
+            int length = value[0] == 0 ? 5 : 10; // 00 and a registry's id, or C3 01 and a fingerprint
+            String header = HexFormat.of().formatHex(Arrays.copyOf(value, length));
+            if (value[0] == 0 && !registry.isEmpty() && !known.containsKey(header)) {
+                known.put(header, registered(ByteBuffer.wrap(value).getInt(1)));
+            }
             long deadline = System.currentTimeMillis() + PATIENCE;
             while (!known.containsKey(header)) {
                 if (!header.startsWith("c301") || System.currentTimeMillis() > deadline) {
@@ -81,8 +106,18 @@ public class OwnClient {
                     known.put("c301" + new String(each.key(), StandardCharsets.UTF_8), new Schema.Parser().parse(json));
                 }
             }
-            GenericDatumReader<GenericRecord> reader = new GenericDatumReader<>(known.get(header));
-            return reader.read(null, DecoderFactory.get().binaryDecoder(value, 10, value.length - 10, null));
+            Schema schema = known.get(header);
+            GenericDatumReader<GenericRecord> reader = new GenericDatumReader<>(schema, schema, DATA);
+            return reader.read(null, DecoderFactory.get().binaryDecoder(value, length, value.length - length, null));
+        }
+
+        private Schema registered(int id) throws Exception {
+            HttpRequest request = HttpRequest.newBuilder(URI.create(registry + "/schemas/ids/" + id)).build();
+            HttpResponse<String> answer = HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString());
+            if (answer.statusCode() != 200) {
+                throw new IllegalStateException("no schema " + id + " at " + registry + ": " + answer.body());
+            }
+            return new Schema.Parser().parse(new ObjectMapper().readTree(answer.body()).get("schema").asText());
         }
     }
 }

@@ -1,16 +1,20 @@
-// Prints the changes on a topic of the relay, with kafkajs and a Confluent-compatible schema registry.
+// Prints the changes on a topic of the relay, with kafkajs and avsc, and none of our code.
 //
-//   npm ci --ignore-scripts && node read.js BROKERS REGISTRY_URL TOPIC [COUNT]
+//   npm ci --ignore-scripts && node read.js BROKERS TOPIC SCHEMAS GROUP [REGISTRY_URL [COUNT]]
 //
-// The config has `schema_registry:`. With COUNT it ends after so many changes, else with Ctrl-C.
+// SCHEMAS is the topic `<name>.schemas`; REGISTRY_URL is the `url` of `schema_registry:`, if the config has one. TOPIC
+// may be in Debezium's envelope. The program ends once it has printed COUNT changes, or with Ctrl-C.
 
+import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
 import avro from "avsc";
 import kafkajs from "kafkajs";
 import lz4 from "lz4js";
 import { SchemaRegistry, SchemaType } from "@kafkajs/confluent-schema-registry";
 
 const { CompressionCodecs, CompressionTypes, Kafka, logLevel } = kafkajs;
-const [brokers, registryUrl, topic, count] = process.argv.slice(2);
+const [brokers, topic, schemasTopic, group, registryUrl, count] = process.argv.slice(2);
+const PATIENCE = 20_000; // ms for a schema, which is on its topic before the first change; kafkajs' session is longer
 
 // The relay compresses with lz4, which kafkajs leaves to its users.
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
@@ -40,29 +44,59 @@ class Decimal extends avro.types.LogicalType {
   _toValue() { throw new Error("this program only reads"); }
 }
 
-const registry = new SchemaRegistry(
-  { host: registryUrl },
-  {
-    [SchemaType.AVRO]: {
-      typeHook: (schema) => ((schema.type ?? schema) === "long" ? long : undefined),
-      logicalTypes: { decimal: Decimal },
-    },
-  },
-);
+const options = {
+  typeHook: (schema) => ((schema.type ?? schema) === "long" ? long : undefined),
+  logicalTypes: { decimal: Decimal },
+};
+const registry = registryUrl && new SchemaRegistry({ host: registryUrl }, { [SchemaType.AVRO]: options });
 const kafka = new Kafka({ clientId: "example", brokers: brokers.split(","), logLevel: logLevel.ERROR });
-const consumer = kafka.consumer({ groupId: `${topic}.javascript` }); // read_committed, unless told otherwise
+
+// kafkajs reads nothing without a group: this one is of this process, which reads all schemas from the beginning.
+const types = new Map();
+const schemas = kafka.consumer({ groupId: `${group}.${randomUUID()}` });
+await schemas.connect();
+await schemas.subscribe({ topic: schemasTopic, fromBeginning: true });
+await schemas.run({
+  autoCommit: false,
+  eachMessage: async ({ message: { key, value } }) => {
+    types.set(`c301${key}`, avro.Type.forSchema(JSON.parse(value), { ...options }));
+  },
+});
+
+// The first bytes name the schema. Without it, Avro would return a row of wrong values and no error.
+async function decode(value) {
+  if (value[0] === 0 && registry) return registry.decode(value); // the next 4 bytes are an id
+  const header = value.toString("hex", 0, 10);
+  for (const deadline = Date.now() + PATIENCE; !types.has(header); await sleep(100)) {
+    if (!header.startsWith("c301") || Date.now() > deadline) {
+      throw new Error(`no schema of a value that begins with ${header}`);
+    }
+  }
+  return types.get(header).fromBuffer(value.subarray(10));
+}
 
 const shown = (_, value) =>
   typeof value === "bigint" ? value.toString() : value?.type === "Buffer" ? Buffer.from(value.data).toString("base64") : value;
 
+async function print({ key, value }) {
+  const change = await decode(value);
+  const printed = "op" in change // Debezium's envelope, whose key is in the key of the record; a truncation has none
+    ? [change.op, key && (await decode(key)), change.after]
+    : [change.operation, change.key, change.new];
+  console.log(JSON.stringify(printed, shown));
+}
+
 let printed = 0;
+const consumer = kafka.consumer({ groupId: group }); // read_committed, unless told otherwise
 await consumer.connect();
 await consumer.subscribe({ topic, fromBeginning: true });
 await consumer.run({
   eachMessage: async ({ message }) => {
-    if (message.value === null || printed === Number(count)) return; // null: for log compaction, with `tombstones: true`
-    const change = await registry.decode(message.value); // looks the schema up by the id in front of the value
-    console.log(JSON.stringify([change.operation, change.key, change.new], shown));
+    if (message.value === null) return; // for log compaction, and for Debezium's sinks
+    await print(message).catch((error) => {
+      console.error(error.message);
+      process.exit(1);
+    });
     if (++printed === Number(count)) setTimeout(() => consumer.disconnect().then(() => process.exit(0)));
   },
 });
