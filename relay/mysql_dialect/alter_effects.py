@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from relay.mysql_dialect.statement_text import (
     ANSI_QUOTES,
     END,
+    MARIADB,
     UNKNOWN_MODE,
     StatementScanner,
     Token,
@@ -123,8 +124,8 @@ def discards(token: Token, following: Token) -> bool:
 
 def leaves_rows(sql: str) -> bool:
     """Whether an ALTER TABLE changes only indexes, partitions or options; False if that is uncertain."""
-    # With protected columns, the text ends there.
-    return not sql.endswith("...") and keeps_values(None, sql, ANSI_QUOTES)
+    # With protected columns, the text ends there. A text does not say which server has executed it.
+    return not sql.endswith("...") and all(keeps_values(None, sql, ANSI_QUOTES | server) for server in (0, MARIADB))
 
 
 def keeps_values(before: Mapping[str, str] | None, sql: str, sql_mode: int) -> bool:

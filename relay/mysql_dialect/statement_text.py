@@ -18,24 +18,28 @@ MASKED = "***"  # replaces a literal in a statement that is shown without its va
 
 # Bits of `sql_mode` that change how a statement is read, as both servers number them.
 ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 10, 1 << 20
-_READ_BY = ANSI_QUOTES | BRACKETS | NO_BACKSLASH_ESCAPES
+MARIADB = 1 << 62  # not a bit of a server: the relay adds it to the mode of a statement of MariaDB
+_READ_BY = ANSI_QUOTES | BRACKETS | NO_BACKSLASH_ESCAPES | MARIADB
 UNKNOWN_MODE = -1  # the mode for statements whose session's mode is unknown
 
 
 @cache
-def _token(sql_mode: int) -> re.Pattern[str]:
-    """Return the pattern of a token.
+def _token(sql_mode: int, is_open: bool = True) -> re.Pattern[str]:
+    """Return the pattern of a token. ``is_open``: in a comment whose text is executed, which ``*/`` ends.
 
-    As for the servers, blanks are six ASCII characters, every character beyond ASCII belongs to a name, and the version
-    in a comment whose text is executed has five or six digits.
+    As for the servers, blanks are six ASCII characters, and every character beyond ASCII belongs to a name. The text of
+    each comment with ``!`` is executed, since a server logs a blank instead if it has not executed it: for MySQL,
+    ``/*M!`` begins any comment, and a version has a sixth digit only before a blank.
     """
+    opening = r"/\*M?!(?:[0-9]{5,6})?" if sql_mode & MARIADB else r"/\*!(?:[0-9]{5}(?:[0-9](?=[\x09-\x0d\x20]))?)?"
+    ending = r"| \*/" if is_open else ""
     with_escapes, without = r"(?:[^%s\\]|\\.|%s)*", "(?:[^%s]|%s)*"
     literal = without if sql_mode & NO_BACKSLASH_ESCAPES else with_escapes
     double = without if sql_mode & ANSI_QUOTES else literal
     bracket = r"\[(?P<bracket>(?:[^\]]|\]\])*)\]" if sql_mode & BRACKETS else "(?P<bracket>(?!))"
     return re.compile(
         rf"""
-          [\x09-\x0d\x20]+ | (?P<executed>/\*M?!(?:[0-9]{{5,6}})?\  ? | \*/)
+          [\x09-\x0d\x20]+ | (?P<executed>{opening}\  ? {ending})
         | (?P<comment>/\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20]|\Z)[^\n]*)
         | `(?P<tick>(?:[^`]|``)*)`
         | "(?P<double>{double % ('"', '""')})"
@@ -46,6 +50,16 @@ def _token(sql_mode: int) -> re.Pattern[str]:
         """,
         re.VERBOSE | re.DOTALL,
     )
+
+
+def _found(sql: str, sql_mode: int) -> Iterator[re.Match[str]]:
+    """Yield each token, with blanks and comments."""
+    at, is_open = 0, False
+    while (found := _token(sql_mode & _READ_BY, is_open).match(sql, at)) is not None:
+        yield found
+        at = found.end()
+        if found["executed"] is not None:
+            is_open = found[0] != "*/"  # I1: else it is two signs, and the second may begin a comment
 
 
 # The words whose numbers in parentheses are sizes, not values.
@@ -78,7 +92,7 @@ END = Token("", False)
 
 def tokens(sql: str, sql_mode: int, *, with_literals: bool = False) -> Iterator[Token]:
     """Return the tokens, without comments. ``with_literals``: with texts, which are not names, in their quotes."""
-    for found in _token(sql_mode & _READ_BY).finditer(sql):
+    for found in _found(sql, sql_mode):
         kind, text = found.lastgroup, found[0]
         if kind in ("tick", "bracket") or (kind == "double" and sql_mode & ANSI_QUOTES):
             yield Token(text[1:-1].replace(text[-1] * 2, text[-1]), True, True)
@@ -151,8 +165,7 @@ def without_column(rest: Sequence[Token]) -> tuple[Sequence[Token], bool]:
 def with_plain_blanks(sql: str, sql_mode: int) -> str:
     """Return a statement from a character set of single bytes, in which a no-break space separates words as well."""
     return "".join(
-        found[0] if found["word"] is None else found[0].replace("\xa0", " ")
-        for found in _token(sql_mode & _READ_BY).finditer(sql)
+        found[0] if found["word"] is None else found[0].replace("\xa0", " ") for found in _found(sql, sql_mode)
     )
 
 
@@ -172,7 +185,7 @@ def without_values(sql: str, sql_mode: int = 0) -> str:
     """
     parts: list[str] = []
     before: tuple[str, ...] = ("", "", "")  # the tokens before this one, the latest last
-    executed = at = 0  # the number of open comments whose content a server executes
+    at, is_open = 0, False
     token = _token(sql_mode & _READ_BY)
     while (found := token.match(sql, at)) is not None:
         kind, text, at = found.lastgroup, found[0], found.end()
@@ -180,9 +193,9 @@ def without_values(sql: str, sql_mode: int = 0) -> str:
             parts.append(" ")
             continue
         if kind == "executed":
-            executed += -1 if text == "*/" else 1
-            if executed < 0:
+            if text == "*/" and not is_open:
                 return _cut(parts)
+            is_open = text != "*/"
         if kind in ("double", "single"):
             if "\\" in text:
                 return _cut(parts)

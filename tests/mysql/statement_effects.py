@@ -9,6 +9,7 @@ import random
 import re
 from enum import Enum
 
+_RENAMES = "ALTER TABLE @t /*M! RENAME TO @new, */ /*!999999 RENAME TO @old, */ ADD n INT"
 _PARTS = "(PARTITION low VALUES LESS THAN (3), PARTITION high VALUES LESS THAN (100))"
 TABLES = {
     "t": ("CREATE TABLE @t (id INT PRIMARY KEY, v INT)", "INSERT @t VALUES (1, 1), (2, 2), (3, 3)"),
@@ -24,10 +25,17 @@ TABLES = {
     ),
     "bare": (f"CREATE TABLE @bare (id INT, v INT) PARTITION BY RANGE (id) {_PARTS}", "INSERT @bare VALUES (1, 1)"),
     "m": ("CREATE TABLE @m (id INT PRIMARY KEY, v INT) ENGINE=MyISAM", "INSERT @m VALUES (1, 1)"),
+    "8": ("CREATE TABLE @8 (id INT PRIMARY KEY, v INT)", "INSERT @8 VALUES (1, 1)"),
+    "far": ("CREATE TABLE @far (id INT PRIMARY KEY, v INT)", "INSERT @far VALUES (200, 1)"),
     "older": ("CREATE TABLE @older (id INT PRIMARY KEY, v INT)", "INSERT @older VALUES (1, 1)", "DO SLEEP(2)"),
     "empties": ("CREATE PROCEDURE @empties() TRUNCATE @t",),
+    "renames": (f"CREATE PROCEDURE @renames() {_RENAMES}",),
+    "prepared": (f"PREPARE @prepared FROM '{_RENAMES}'",),
 }
-"""The statements that make a table, or a procedure, before one that names it. There always is ``t``."""
+"""The statements that make a table, a procedure or a prepared statement, before one that names it.
+
+There always is ``t``.
+"""
 
 
 class Effect(Enum):
@@ -112,6 +120,7 @@ BOTH: dict[str, Effect] = {
             "ALTER TABLE @p TRUNCATE PARTITION ALL",
             "ALTER TABLE @p EXCHANGE PARTITION low WITH TABLE @x",
             "ALTER TABLE @p REPAIR PARTITION low",
+            "ALTER TABLE @x DISCARD TABLESPACE",
             "REPAIR TABLE @m",
             "REPAIR TABLE @older, @m QUICK EXTENDED",
             "REPAIR TABLE @t USE_FRM",
@@ -138,6 +147,9 @@ MARIADB: dict[str, Effect] = {
             "ALTER TABLE @t ENGINE = Aria",
             "INSERT INTO @t VALUES (9, 9) RETURNING id",
             "DELETE FROM @t WHERE id > 1 RETURNING v",
+            "EXECUTE IMMEDIATE 'TRUNCATE @t'",
+            "BEGIN NOT ATOMIC TRUNCATE @t; INSERT INTO @t VALUES (5, 5); END",
+            "LOAD DATA INFILE '/etc/hosts' REPLACE INTO TABLE @t (id)",
         ),
         Effect.SHOWN,
     ),
@@ -155,6 +167,7 @@ MARIADB: dict[str, Effect] = {
             "ALTER TABLE @t ADD SYSTEM VERSIONING",
             "ALTER IGNORE TABLE @t ADD UNIQUE (v)",
             "ALTER TABLE @p CONVERT PARTITION low TO TABLE @new",
+            "ALTER TABLE @p CONVERT TABLE @far TO PARTITION more VALUES LESS THAN MAXVALUE",
             "CREATE OR REPLACE TABLE @t (id INT) ENGINE = MRG_MyISAM",
         ),
         Effect.REFUSED,
@@ -165,6 +178,38 @@ MYSQL: dict[str, Effect] = {
     "INSERT INTO @t VALUES ROW(9, 9)": Effect.SHOWN,
     "ALTER TABLE @t ENGINE = BLACKHOLE": Effect.REFUSED,
 }
+
+
+# fmt: off
+_OPENINGS = (
+    "/* ", "/*+ ", "/* /*! ", "/*! ", "/*!", "/*M! ", "/*M!", "/*m! ",
+    *(
+        f"/*{bang}{version}{after}"
+        for version in ("40000", "040000", "50708", "080000", "100100", "999999")
+        for bang, after in (("!", " "), ("!", ""), ("!", "\t/* x */ "), ("M!", " "), ("M!", ""), ("M!", " /* x */ "))
+    ),
+)
+# fmt: on
+_COMMENTED = (
+    ("TRUNCATE TABLE {} @t", "x."),
+    ("TRUNCATE TABLE {} @t", "@."),
+    ("DROP TABLE {} @t", "@8 ,"),
+    ("DROP TABLE @t {}", ", @u"),
+    ("RENAME TABLE @t TO @new {}", ", @u TO @old"),
+    ("ALTER TABLE @t {} ADD n INT", "RENAME TO @new,"),
+    ("ALTER TABLE @t ADD n INT {}", ", RENAME TO @new"),
+    ("ALTER TABLE @t ADD n INT DEFAULT (2 {} 1)", "- 1), RENAME TO @new, ADD COLUMN k INT DEFAULT (2 -"),
+    ("CREATE {} TABLE @t (id INT PRIMARY KEY, v INT)", "OR REPLACE"),
+)
+COMMENTS = (
+    *(sql.format(f"{opening}{text} */") for sql, text in _COMMENTED for opening in _OPENINGS),
+    "CALL @renames()",
+    "EXECUTE @prepared",
+    "ALTER TABLE @t ADD n INT DEFAULT (2*/* ), RENAME TO @new, ADD (*/3)",
+    "ALTER TABLE @t ADD n INT DEFAULT (2*/*! 3), RENAME TO @new, ADD k INT DEFAULT (*/3)",
+    "ALTER TABLE @t ADD n INT DEFAULT (2 /*! + /*! 1 */ */* ), RENAME TO @new, ADD (*/3)",
+)
+"""Statements that depend on which comments the server executes. It does not take each of them."""
 
 
 def written(statement: str, database: str, number: int, chance: random.Random | None = None) -> str:

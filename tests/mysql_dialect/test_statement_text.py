@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, Name, tokens, without_values
+from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, MARIADB, Name, tokens, without_values
 from relay.mysql_dialect.statements import Classified, Kind, classify
 
 
@@ -92,6 +92,45 @@ def _is_literal(sql: str, escapes: bool) -> bool:
 def test_names_in_double_quotes_are_names_only_under_ansi_quotes() -> None:
     assert [token.text for token in tokens('DROP TABLE "a""b", `c`', ANSI_QUOTES)] == ["DROP", "TABLE", 'a"b', ",", "c"]
     assert [token.text for token in tokens('DROP TABLE "a""b", `c`', 0)] == ["DROP", "TABLE", ",", "c"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "mysql", "mariadb"),
+    [
+        ("/*! a */", "a", "a"),
+        ("/*!a*/", "a", "a"),
+        ("/*!40000 a */", "a", "a"),
+        ("/*!2024a */", "2024a", "2024a"),
+        ("/*!40000 /* x */ a */", "a", "a"),
+        ("/*!40000 /* 99999 x */ a */", "a", "a"),
+        ("/*M! a */", "", "a"),
+        ("/*M!100100a*/", "", "a"),
+        ("/*M!100100 /* x */ a", "a", "a"),
+        ("/*M!2024a */", "", "2024a"),
+        ("/*M 999999 a */", "", ""),
+        ("/*m! a */", "", ""),
+        ("/*!090000 a */", "a", "a"),
+        ("/*!090000\ta */", "a", "a"),
+        ("/*!090000a */", "0a", "a"),
+        ("/*!090000*/", "0", ""),
+        ("2*/* a */3", "2 * 3", "2 * 3"),
+        ("2*/*! a */3", "2 * a 3", "2 * a 3"),
+        ("/*! a */*/* b */c", "a * c", "a * c"),
+        ("/*! a /*! b */ c */*/* d */", "a b c *", "a b c *"),
+    ],
+)
+def test_a_comment_is_read_as_the_server_reads_it(comment: str, mysql: str, mariadb: str) -> None:
+    """I1."""
+    for mode, expected in ((0, mysql), (MARIADB, mariadb)):
+        assert " ".join(token.text for token in tokens(comment, mode)) == expected, mode
+
+
+def test_a_value_in_a_comment_that_only_one_server_executes_is_not_shown() -> None:
+    """I8: the comment has a quote, which would begin a literal that ends where the value begins."""
+    sql = "ALTER TABLE t /*M!999999 ' */ ADD c VARCHAR(9) DEFAULT 'SECRET'"
+    assert without_values(sql) == "ALTER TABLE t   ADD c VARCHAR(9) DEFAULT ***"
+    assert "SECRET" not in without_values("ALTER TABLE t /*M! ADD d INT DEFAULT '*/' */", MARIADB)
+    assert "SECRET" not in without_values("ALTER TABLE t /*! /*! */ ADD c INT DEFAULT (2*/* ' */'SECRET')")
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)

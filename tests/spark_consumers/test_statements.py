@@ -51,6 +51,8 @@ def bumps(sql: str, *, hides_values: bool = False, largest: float = 1e9) -> bool
         "ALTER TABLE orders ADD `key` INT",
         'ALTER TABLE orders ADD "index" INT',
         "ALTER TABLE orders ADD INDEX (a) /*!40000 , DROP COLUMN b */",
+        "ALTER TABLE orders ADD INDEX (a) /*M! , DROP COLUMN b */",
+        "ALTER TABLE orders COMMENT /*M! = ' */ , DROP COLUMN a /*M! ' */",
         "ALTER TABLE orders COMMENT 'it\\'s', DROP COLUMN a -- '",
         "ALTER TABLE orders RENAME other",
         "ALTER TABLE other RENAME TO orders, ADD INDEX (a)",

@@ -74,6 +74,7 @@ def test_a_table_that_was_relayed_and_dropped_while_the_relay_was_down_is_trunca
             f"table customer has the rows of {SWAPPED} now",
         ),
         (f"rename table {HELD} to {SWAPPED}", None),
+        ("alter table customer /*M! rename to old, */ comment 'x'", None),
         ("create table if not exists customer (id bigint primary key)", None),
         ("create or replace table third (id bigint primary key)", None),
         ("rename table buyer to customer", "table customer has the rows of buyer now"),

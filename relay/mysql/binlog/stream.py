@@ -27,7 +27,7 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
 from relay.mysql.gtids import Executed
 from relay.mysql_dialect.layout_cache import LostKey
-from relay.mysql_dialect.statement_text import shown, tokens
+from relay.mysql_dialect.statement_text import MARIADB, shown, tokens
 from relay.mysql_dialect.statements import Classified, Kind
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ class BinlogEvents:
         if raw == b"COMMIT" or self._open.alters_nothing:  # I8
             self._commit(out)
             return
-        sql, sql_mode = events.statement_text(raw, encoding, sql_mode)
+        sql, sql_mode = events.statement_text(raw, encoding, sql_mode | MARIADB * self._server.is_mariadb)
         database = used.decode()
         # I1: MySQL also sets the flag for changes of a procedure to other tables after it has used a temporary one.
         is_temporary = (

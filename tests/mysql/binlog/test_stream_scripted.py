@@ -71,6 +71,17 @@ def test_a_statement_has_the_names_that_its_session_has_read(sql: bytes, mode: i
     assert (statement.sql_mode, statement.classified.tables) == (mode, (("shop", "a`b"),))
 
 
+def test_a_comment_for_mariadb_is_executed_by_mariadb() -> None:
+    """I1."""
+    sql = event(QUERY, query(b"ALTER TABLE t /*M! RENAME TO u, */ ADD n INT"))
+    on_mariadb = [event(MARIADB_GTID, struct.pack("<QIB6x", 10, 0, STANDALONE)), sql]
+    with reading_events([event(GTID, gtid(A, 10)), sql]) as (stream, _):
+        (altered,) = (each for each in read_commits(stream, 1) if isinstance(each, Statement))
+    with reading_events(on_mariadb, "MariaDB/0-1-9", settings={**SETTINGS, "gtid_domain_id": "0"}) as (stream, _):
+        (renamed,) = (each for each in read_commits(stream, 1) if isinstance(each, Statement))
+    assert (altered.classified.renamed, len(renamed.classified.renamed)) == ((), 1)
+
+
 def test_a_session_with_the_character_set_binary_has_names_in_utf8() -> None:
     """I1."""
     with reading_events([event(GTID, gtid(A, 10)), event(QUERY, query("TRUNCATE `é`".encode(), charset=63))]) as (
