@@ -40,7 +40,7 @@ def _token(sql_mode: int, is_open: bool = True) -> re.Pattern[str]:
     return re.compile(
         rf"""
           [\x09-\x0d\x20]+ | (?P<executed>{opening}\  ? {ending})
-        | (?P<comment>/\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20]|\Z)[^\n]*)
+        | (?P<comment>/\*.*?(?:\*/|\Z) | \#[^\n]* | --(?=[\x00-\x20\x7f]|\Z)[^\n]*)
         | `(?P<tick>(?:[^`]|``)*)`
         | "(?P<double>{double % ('"', '""')})"
         | (?P<single>'{literal % ("'", "''")}')

@@ -204,6 +204,7 @@ _COMMENTED = (
 COMMENTS = (
     *(sql.format(f"{opening}{text} */") for sql, text in _COMMENTED for opening in _OPENINGS),
     "CALL @renames()",
+    "ALTER TABLE @t ADD n INT --\x7f , RENAME TO @new",
     "EXECUTE @prepared",
     "ALTER TABLE @t ADD n INT DEFAULT (2*/* ), RENAME TO @new, ADD (*/3)",
     "ALTER TABLE @t ADD n INT DEFAULT (2*/*! 3), RENAME TO @new, ADD k INT DEFAULT (*/3)",

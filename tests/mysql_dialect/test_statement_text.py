@@ -109,6 +109,7 @@ def test_names_in_double_quotes_are_names_only_under_ansi_quotes() -> None:
         ("/*M!2024a */", "", "2024a"),
         ("/*M 999999 a */", "", ""),
         ("/*m! a */", "", ""),
+        ("a --\x7f b", "a", "a"),
         ("/*!090000 a */", "a", "a"),
         ("/*!090000\ta */", "a", "a"),
         ("/*!090000a */", "0a", "a"),
