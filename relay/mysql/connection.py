@@ -271,7 +271,11 @@ class ServerConnection:
         """Return the GTID set in a variable. Raises ``Unavailable``, ``NotCarried``."""
         ((text, now),) = self.execute(f"SELECT {variable}, @@timestamp")
         self.clock.note(float(now), self.account.address)
-        text = str(text).replace("\n", "")
+        return self.parsed(str(text))
+
+    def parsed(self, text: str) -> GtidSet:
+        """Read a GTID set as the server writes it. Raises ``NotCarried``."""
+        text = text.replace("\n", "")
         try:
             return parse(f"{self.flavour}/{text}")
         except GtidError as fault:

@@ -1,13 +1,31 @@
 """What a server is, how far it lags, and what it can be used for, in one table by its history and role."""
 
 import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Self
 
+from relay.errors import Unavailable
 from relay.mysql.connection import ServerConnection
 from relay.mysql.filters import Filters
 from relay.mysql.gtids import split_mariadb
+
+_NEWEST = "SELECT CHANNEL_NAME, LAST_QUEUED_TRANSACTION FROM performance_schema.replication_connection_status"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedFrom:
+    """The server that a replica replicates from. ``identity``: as in ``ServerConnection``, "" while not connected.
+
+    ``received``: the newest GTIDs that came from it, as far as the replica says; at most all that it has executed.
+    """
+
+    identity: str
+    address: str
+    received: str
+    filters: Filters
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +38,7 @@ class Role:
     in_group: bool = False  # whether it is in a MySQL replication group, whose members send each other what they lack
     filters: tuple[Filters, ...] = ()
     """What each of its replications leaves out; for a former MariaDB replica, what its settings left out."""
+    sources: tuple[ReplicatedFrom, ...] = ()
 
     @property
     def is_unknown(self) -> bool:
@@ -48,10 +67,11 @@ def role_of(server: ServerConnection) -> Role:
     server.refresh()
     statements = ["SHOW ALL SLAVES STATUS"] if server.is_mariadb else ["SHOW REPLICA STATUS", "SHOW SLAVE STATUS"]
     statuses = server.status_by(statements, "whether it is a replica")  # the last one before MySQL 8.0.22
-    domains: frozenset[str] = frozenset()
+    domains, applied = frozenset[str](), ""
     if statuses and server.is_mariadb:
         ((text,),) = server.execute("SELECT @@global.gtid_slave_pos")
-        domains = frozenset(gtid.domain for gtid in split_mariadb(str(text)))
+        applied = str(text)
+        domains = frozenset(gtid.domain for gtid in split_mariadb(applied))
     in_group = bool(server.settings.get("group_replication_group_name"))  # which SHOW REPLICA STATUS does not show
     is_replica = bool(statuses) or (in_group and server.read_only)
     unreplicated = math.inf if server.read_only and not is_replica else 0.0
@@ -62,7 +82,35 @@ def role_of(server: ServerConnection) -> Role:
         filters.append(Filters({}))
     if not filters and (left := Filters.of_settings(server.settings)).texts:  # I1
         filters.append(left)  # what it replicated before is missing in its binlog all the same
-    return Role(is_replica, server.read_only, lag, domains, in_group, tuple(filters))
+    sources = _sources(server, statuses, applied)
+    return Role(is_replica, server.read_only, lag, domains, in_group, tuple(filters), sources)
+
+
+def _sources(
+    server: ServerConnection, statuses: Sequence[Mapping[str, object]], applied: str
+) -> tuple[ReplicatedFrom, ...]:
+    """Return what a replica replicates from, without the channels of a group. ``applied``: MariaDB's position."""
+    found, newest = list[ReplicatedFrom](), dict[str, str]()
+    said = [
+        (status, {name.replace("Master_", "Source_"): str(value or "") for name, value in status.items()})
+        for status in statuses
+    ]
+    named = [(status, text) for status, text in said if text.get("Source_Host")]
+    if named and not server.is_mariadb:
+        with suppress(Unavailable):  # a user who may not read it: then all that was received counts
+            newest = {str(channel): str(gtid) for channel, gtid in server.execute(_NEWEST) if ":" in str(gtid)}
+    for status, text in named:
+        channel = text.get("Channel_Name", "")
+        if channel.startswith("group_replication_"):
+            continue
+        identity = text.get("Source_Server_Id" if server.is_mariadb else "Source_UUID", "").lower()
+        received = applied or newest.get(channel) or text.get("Retrieved_Gtid_Set")  # I1
+        if not received and not server.is_mariadb:
+            received = str(server.executed())
+        address = f"{text['Source_Host']}:{text.get('Source_Port', '')}"
+        known = "" if identity == "0" else identity
+        found.append(ReplicatedFrom(known, address, received or "", Filters.of(status, "Replicate")))
+    return tuple(found)
 
 
 class ServerHistory(Enum):

@@ -32,6 +32,7 @@ from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_o
 from relay.mysql.roles import Role, role_of
 from relay.mysql.servers import ShardServers
 from relay.mysql.table_checks import check_readable
+from relay.mysql.upstream import Upstreams
 from relay.mysql_dialect.catalog import explained
 from relay.mysql_dialect.protection import check_protected
 from relay.mysql_dialect.sources import SqlSource, floor_of, left_out_by
@@ -68,6 +69,7 @@ class MySQLSource(SqlSource):
         self._warned_of: set[str] = set()  # the servers whose filters were already checked
         self._ssl = tls_context(config.tls)
         self._token = _token_maker(config)
+        self._upstreams = Upstreams(self.name, self._listed_with, self._connect, self._require_own)
         readable = partial(self._first_server, verified=True)  # I7: a table that is only hidden is not left out
         self.snapshots = DatabaseSnapshots(
             config, self.layouts, self._addresses, self._connect, readable, self._require_unfiltered, self.clock
@@ -239,10 +241,24 @@ class MySQLSource(SqlSource):
             )
         return found
 
+    def _listed_with(self, address: str) -> Sequence[str]:
+        """Return the other servers of the shards that list an address."""
+        listed = (each for servers in self._shards.values() if address in servers for each in servers)
+        return [each for each in dict.fromkeys(listed) if each != address]
+
+    def _is_origin(self, address: str, role: Role) -> bool:
+        is_alone = not self._listed_with(address)
+        return is_alone and not role.is_read_only  # I1: changes may be made on another listed server
+
     def _require_unfiltered(self, server: ServerConnection, role: Role) -> None:
+        self._require_own(server, role)
+        is_origin, database = self._is_origin(server.account.address, role), self.config.database
+        sources = [each for each in role.sources if not (is_origin and each.filters.is_of_others(database))]
+        self._upstreams.require(server, sources)  # I1
+
+    def _require_own(self, server: ServerConnection, role: Role) -> None:
         address = server.account.address
-        is_alone = all(len(listed) == 1 for listed in self._shards.values() if address in listed)
-        is_origin = is_alone and not role.is_read_only  # I1: changes may be made on another listed server
+        is_origin = self._is_origin(address, role)
         filters = () if is_origin and role.is_primary and not role.in_group else role.filters
         require_unfiltered(server, filters, self.config.database, is_origin=is_origin)
         if address not in self._warned_of:
