@@ -1,6 +1,7 @@
 """``relay reset``: options and output; ``relay.operations.reset`` does the work."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,8 @@ _HELP = {
     "{vgtid: [...]}.",
     "lost_state": "In place of SOURCE and --to: accept the loss of checkpoints or schemas that `relay run` refuses to "
     "start without.",
+    "moved": "In place of SOURCE and --to: from now on, publish TABLE to the topic that the config names. It may "
+    "contain `*`, and be repeated.",
 }
 
 
@@ -22,6 +25,7 @@ def reset(
     source: Annotated[str | None, typer.Argument(metavar="SOURCE", help=_HELP["source"])] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="START", help=_HELP["to"])] = None,
     lost_state: Annotated[bool, typer.Option("--lost-state", help=_HELP["lost_state"])] = False,
+    moved: Annotated[list[str] | None, typer.Option("--moved", metavar="TABLE", help=_HELP["moved"])] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what the reset would do.")] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -33,7 +37,15 @@ def reset(
 
     With --lost-state, sources whose checkpoints are lost begin where `start` says. The present schemas of the tables
     replace lost schemas. A gap for each source tells consumers about the loss.
+
+    With --moved, no position changes. The next run publishes the table to another topic, which `relay run` refuses
+    before. Let all consumers read the former topic to its end first.
     """
+    if moved:
+        if lost_state or (source, to, dry_run) != (None, None, False):
+            raise typer.BadParameter("cannot be combined with other options, or SOURCE.", param_hint="--moved")
+        _accept_moves(config, moved, settings, as_json=as_json)
+        return
     if lost_state and (source, to, dry_run) != (None, None, False):
         raise typer.BadParameter("cannot be combined with SOURCE, --to or --dry-run.", param_hint="--lost-state")
     if not lost_state and (source is None or to is None):
@@ -61,3 +73,16 @@ def reset(
         typer.echo("the unfinished snapshot begins again with the next run")
     if found.workers:
         typer.echo(f"stop the workers first: {', '.join(found.workers)}")
+
+
+def _accept_moves(config: Path, moved: list[str], settings: list[str] | None, *, as_json: bool) -> None:
+    loaded = load_config(config, settings)
+    from relay.operations.reset import accept_moves
+
+    found = accept_moves(loaded, moved)
+    for table, before in found.items():
+        said = {"table": table, "topic": loaded.topic(table), "before": before}
+        text = f"table {table}: the next run publishes its changes to topic {said['topic']}, {before} before"
+        typer.echo(json.dumps(said, ensure_ascii=False) if as_json else text)
+    if not found and not as_json:
+        typer.echo("nothing to move: the changes go to the topics that the config names")

@@ -68,7 +68,7 @@ def route(topics: str | Mapping[str, str], table: str) -> tuple[Location, str]:
 def matching(by_table: Mapping[str, Any], table: str) -> list[str]:
     """Return the keys that apply to a table, in the order in which they count: its name, patterns, `default`."""
     keys = [table] if table in by_table and table != OTHERS else []
-    keys += [key for key in by_table if "*" in key and _matches(key, table)]
+    keys += [key for key in by_table if "*" in key and matches(key, table)]
     return [*keys, OTHERS] if OTHERS in by_table else keys
 
 
@@ -86,7 +86,8 @@ def unknown_tables(name: str, keys: Iterable[str], tables: Collection[str]) -> I
             yield (name, key), f"no source reads table {key!r}; {did_you_mean(key, tables, 'known tables: ')}"
 
 
-def _matches(pattern: str, table: str) -> bool:
+def matches(pattern: str, table: str) -> bool:
+    """Whether a name, which may have `*` in it, is the name of ``table`` or stands for it."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), table, re.DOTALL) is not None
 
 

@@ -77,7 +77,9 @@ class Worker:
         self._readers = ReaderPool()
         view = CheckpointView(settings.client, settings.checkpoints, stopping=lambda: self.stopping is not None)
         self._sources = {
-            source.name: SourceState(source, stream, view, self._readers, until_caught_up=until_caught_up)
+            source.name: SourceState(
+                source, stream, view, self._readers, until_caught_up=until_caught_up, claims=config.config.claims
+            )
             for stream, source in sources.items()
         }
         self._group = Assignment(
@@ -278,6 +280,8 @@ class Worker:
             published = [(name, topic) for name in self._sources for topic in self._group.view.partitions_of(name)]
             # I2: the former owner may have said that it publishes nothing until a topic has more partitions.
             controls |= {partition_of(partitions_key(*each)) for each in published}
+            # I2: a table may have moved to another topic while this worker hung.
+            controls |= {partition_of(each.stream.plan_key) for each in self._sources.values()}
             if gained:
                 self._group.view.require_end(controls, self._group.barrier_timeout)
             log.info("took over %d partitions", len(gained), extra={"event": "rebalance"})

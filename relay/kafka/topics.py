@@ -30,11 +30,11 @@ SILENT_LOG = logging.getLogger("relay.kafka.client")
 SILENT_LOG.addHandler(logging.NullHandler())
 SILENT_LOG.propagate = False
 
-# See README.md in this folder for the details.
 MOVE = (
     "move to a new topic: stop the relay, let every consumer read the old topic to its end, set another `topics` "
-    'template (such as "{name}.{table}.2") along with the new number, restart the relay, and start the consumers with '
-    "new checkpoints (relay/kafka/README.md, Moving a table to another topic)"
+    'template (such as "{name}.{table}.2") along with the new number, confirm it with `relay reset CONFIG --moved '
+    "TABLE`, restart the relay, and start the consumers with new checkpoints (deploy/docs/how_to/kafka.md, Move a table "
+    "to another topic)"
 )
 
 SPREAD = "run `relay repartition CONFIG TABLE --partitions {}`, which keeps the changes of every key in order"
@@ -106,7 +106,7 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
 
     ddl = [single("ddl", "the statements of a shard", {**large, **forever}, uncompactable=_ALL)]
     return [
-        *{topic.name: topic for topic in topics}.values(),  # several tables may share a topic
+        *{topic.name: topic for topic in topics}.values(),  # once, even if the config's claims leave a table out
         RequiredTopic(
             config.internal("checkpoints"),
             CHECKPOINT_PARTITIONS,

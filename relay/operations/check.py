@@ -27,7 +27,7 @@ from relay.observe.access import Access, client_side
 from relay.operations.status import relayed_tables
 from relay.process.connections import Closable
 from relay.source import CheckedTable, Finding
-from relay.stream.topic_partitions import moved_keys
+from relay.stream.topic_partitions import moved_keys, moved_tables
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
 from spark_consumers.sinks.places import copy_target, log_target
@@ -132,11 +132,12 @@ def _check_kafka(config: Config) -> list[Finding]:
     admin = topics.connect(config)
     found = topics.survey(admin, config, list(config.tables), partial(requested_partitions, config, admin))
     has_acls = config.kafka.iam is None
-    problems = _moved_keys(config, admin)
+    problems, moved = _moved(config, admin)
     if has_acls:
         problems |= permissions.forbidden_topics(admin, found)
     findings = [
         Finding(f"kafka {config.kafka.bootstrap_servers}", "reachable"),
+        *(Finding(f"table {table}", problem, ConfigError.exit_code) for table, problem in moved.items()),
         *(_topic_finding(each, problems.get(each.topic.name, "")) for each in found),
     ]
     group = KafkaSettings.from_config(config).group
@@ -145,16 +146,18 @@ def _check_kafka(config: Config) -> list[Finding]:
     return findings
 
 
-def _moved_keys(config: Config, admin: AdminClient) -> dict[str, str]:
-    """Return, by topic, that its partitions have changed since the relay published there."""
-    found: dict[str, str] = {}
+def _moved(config: Config, admin: AdminClient) -> tuple[dict[str, str], dict[str, str]]:
+    """Return, by topic, that its partitions have changed since the relay published there; by table, that it moves."""
+    found, tables = dict[str, str](), dict[str, str]()
     with suppress(RelayError):  # such as a lack of permissions, which other findings name
         view = committed_records(config, admin)
         for name in (source.name for source in config.sources):
             read = view.newest(name)
             if read is not None and read.plan is not None:
+                of = [table for table, entry in config.tables.items() if entry.name == name]
+                tables |= moved_tables(read.plan, of, config.claims)
                 found |= moved_keys(admin, config, read.plan, view.requested_of(name))
-    return found
+    return found, tables
 
 
 def _topic_finding(found: topics.FoundTopic, elsewhere: str) -> Finding:

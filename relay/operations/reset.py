@@ -5,7 +5,7 @@ transaction with the offsets of the partitions it writes. A worker that joins me
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,9 @@ from typing import Any
 from relay.avro.debezium import value_schema
 from relay.avro.registry import open_schemas
 from relay.config import Config, SourceConfig
+from relay.config.errors import did_you_mean
 from relay.config.per_table import NO_READS
+from relay.config.topic_routes import matches
 from relay.config.yaml_file import parse
 from relay.engine.kinds import open_source
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
@@ -33,6 +35,7 @@ from relay.records import Gap, Plan, SnapshotControl, StreamId
 from relay.snapshots.control import restarted
 from relay.stream.lost_state import SCHEMAS_LOST, LostState
 from relay.stream.planning import Planning
+from relay.stream.topic_partitions import moved_tables
 from relay.stream.watermark_records import key_beside
 
 _JOIN_TIMEOUT = 60.0  # seconds until this process must have become the only member of the group
@@ -101,6 +104,44 @@ def accept_lost_state(config: Config) -> Iterator[Gap]:
         yield reset(config, name, None).gap
 
 
+def accept_moves(config: Config, names: Sequence[str], *, patience: float = _PATIENCE) -> dict[str, str]:
+    """Let the next run publish tables, also named by patterns with `*`, to their topics in the config.
+
+    Return the topics that they had, by table; without the tables that stay. To repeat it does no harm. Raises
+    ``ConfigError`` for a name of no table that was relayed; ``RelayError`` while workers are running; ``Unavailable``.
+    """
+    settings, moved, known = KafkaSettings.from_config(config), dict[str, str](), set[str]()
+    _require_no_workers(config, settings)
+    with ExitStack() as stack:
+        group, view = _only_member(stack, settings)  # nobody publishes to the former topic any longer
+        plans: dict[StreamId, Plan] = {}
+        for stream, plan in ((each.stream, each.plan) for entry in config.sources for each in view.planned(entry.name)):
+            assert plan is not None
+            of = [table for table, entry in config.tables.items() if entry.name == stream.source]
+            known.update(table for table in of if table in plan.topics)
+            chosen = [table for table in moved_tables(plan, of, config.claims) if any(matches(n, table) for n in names)]
+            moved |= {table: plan.topics[table] for table in chosen}
+            if chosen:
+                topics_now = {table: config.topic(table) for table in chosen}
+                plans[stream] = replace(plan, topics={**plan.topics, **topics_now})
+        for name in names:
+            if not any(matches(name, table) for table in known):
+                hint = did_you_mean(name, sorted(known), "those that were are ")
+                raise ConfigError(f"--moved: no table {name} was relayed; {hint}")
+        identity = Identity(settings.name)
+        stack.callback(identity.release)
+        try:
+            transaction = OpenTransaction(repeat(_open(settings, identity, patience)), group)
+            stack.callback(_abort, transaction)
+            for stream, plan in plans.items():
+                transaction.record(stream.plan_key, plan.to_json())
+            group.poll()
+            transaction.commit()
+        except (Aborted, Fenced, NotAMember, RelayError) as error:
+            raise Unavailable(f"the move may not be recorded: {error}; run the command again") from error
+    return moved
+
+
 def _publish(settings: KafkaSettings, gap: Gap) -> None:
     try:
         publisher = Publisher(settings.producer, f"{settings.name}-lost-state")
@@ -123,11 +164,7 @@ def reset(config: Config, name: str, to: str | None, *, patience: float = _PATIE
     settings = KafkaSettings.from_config(config)
     _require_no_workers(config, settings)
     with ExitStack() as stack:
-        view = stack.enter_context(closing(CheckpointView(settings.client, settings.checkpoints)))
-        group = Assignment(settings.client, settings.group, view, transaction_timeout=settings.transaction_timeout)
-        stack.callback(group.close)
-        group.join()
-        _join(group, view)
+        group, view = _only_member(stack, settings)
         decided = _decide(config, entry, view, ())
         identity = Identity(settings.name)
         stack.callback(identity.release)
@@ -214,8 +251,12 @@ def _workers(config: Config, settings: KafkaSettings) -> tuple[str, ...]:
     return tuple(f"{m.client} at {m.host}" for m in members(admin, settings.group, settings.checkpoints))
 
 
-def _join(group: Assignment, view: CheckpointView) -> None:
-    """Become the only member of the group, and read all committed checkpoints."""
+def _only_member(stack: ExitStack, settings: KafkaSettings) -> tuple[Assignment, CheckpointView]:
+    """Become the only member of the group until ``stack`` ends, and read all committed checkpoints."""
+    view = stack.enter_context(closing(CheckpointView(settings.client, settings.checkpoints)))
+    group = Assignment(settings.client, settings.group, view, transaction_timeout=settings.transaction_timeout)
+    stack.callback(group.close)
+    group.join()
     partitions = set(range(topics.CHECKPOINT_PARTITIONS))
     deadline = time.monotonic() + max(_JOIN_TIMEOUT, 2 * group.barrier_timeout)
     while group.owned != partitions:
@@ -224,6 +265,7 @@ def _join(group: Assignment, view: CheckpointView) -> None:
         group.poll(0.1)
         group.fence()
     view.require_end(partitions, group.barrier_timeout)
+    return group, view
 
 
 def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: tuple[str, ...]) -> Reset:

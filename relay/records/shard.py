@@ -80,10 +80,11 @@ class ReshardJournal:
 
 @dataclass(frozen=True, slots=True)
 class UnplannedTable:
-    """A table that a plan lacks, with its key columns and how many of them choose the partition."""
+    """A table that a plan lacks: its key columns, how many of them choose the partition, and its topic."""
 
     key: TableKey
     hashed: int
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain, islice
 
+from relay.config.topic_routes import TopicClaims
 from relay.records import CommittedStream, Plan, UnplannedTable
 from relay.source import Source
 from relay.stream.planning import key_of
@@ -13,8 +14,9 @@ _MOST_NAMED = 500  # tables in one checkpoint, whose record would otherwise beco
 
 
 class NewTables:
-    def __init__(self, source: Source, committed: CommittedStream) -> None:
+    def __init__(self, source: Source, committed: CommittedStream, claims: TopicClaims | None = None) -> None:
         self._source = source
+        self._claims = claims
         self._committed = committed
         # Tables that may be missing from the plan, and those among them whose changes pages had.
         self._new: dict[str, TableSchema] = {}
@@ -38,7 +40,7 @@ class NewTables:
             return None
         # Kept until the plan shows them: the transaction that adds them may be aborted.
         self._new = {name: table for name, table in self._new.items() if name not in plan.keys}
-        return _with(plan, {**_unplanned(self._new.values()), **self._announced()})
+        return _with(plan, {**self._unplanned(self._new.values()), **self._announced()})
 
     def take_added(self) -> list[str]:
         """Return the tables that were added to the plan since the last call, whichever worker found them."""
@@ -58,23 +60,24 @@ class NewTables:
         if not self._met or plan is None:
             return {}
         self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
-        return _unplanned(islice(self._met.values(), _MOST_NAMED))
+        return self._unplanned(islice(self._met.values(), _MOST_NAMED))
 
     def _announced(self) -> Mapping[str, UnplannedTable]:
         shards, segments = self._committed.checkpoints.values(), self._committed.segments.values()
         told = chain((each.unplanned for each in shards), (each.unplanned for each in segments))
         return {name: table for tables in told for name, table in tables.items()}
 
-
-def _unplanned(tables: Iterable[TableSchema]) -> dict[str, UnplannedTable]:
-    return {table.table: UnplannedTable(key_of(table), table.hash_columns) for table in tables}
+    def _unplanned(self, tables: Iterable[TableSchema]) -> dict[str, UnplannedTable]:
+        topic = self._claims.topic if self._claims is not None else lambda table: ""
+        return {each.table: UnplannedTable(key_of(each), each.hash_columns, topic(each.table)) for each in tables}
 
 
 def _with(plan: Plan, tables: Mapping[str, UnplannedTable]) -> Plan | None:
-    """Return ``plan`` with the keys of the ``tables`` that it lacks, or None if it has them all."""
+    """Return ``plan`` with the keys and topics of the ``tables`` that it lacks, or None if it has them all."""
     new = {name: table for name, table in tables.items() if name not in plan.keys}
     if not new:
         return None
     keys = {name: table.key for name, table in new.items()}
     hashed = {name: table.hashed for name, table in new.items()}
-    return replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed})
+    topics = {name: table.topic for name, table in new.items() if table.topic}
+    return replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed}, topics={**topics, **plan.topics})

@@ -5,21 +5,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from relay.config.topic_routes import TopicClaims
 from relay.errors import ConfigError, RelayError
 from relay.process.slow_call import SlowCall
 from relay.records import CommittedRecords, CommittedStream, Gap, Plan, StreamId, TableKey
 from relay.source import Source
 from relay.stream.journals import renamed
 from relay.stream.lost_state import CHECKPOINTS_LOST, Loss
+from relay.stream.topic_partitions import moved_tables
 from relay.table import TableSchema
 
 
 class Planning:
     """Makes and checks the plans of one source. ``stream`` is always the stream that is being read."""
 
-    def __init__(self, source: Source, view: CommittedRecords) -> None:
+    def __init__(self, source: Source, view: CommittedRecords, claims: TopicClaims | None = None) -> None:
         self.source = source
         self.view = view
+        self._claims = claims
         self.clock = source.clock
         # The id of the Kafka cluster, for new plans.
         self.cluster = ""
@@ -62,7 +65,7 @@ class Planning:
             shards, past = renamed(begin.shards, before, checkpoints)
         floor = committed.floor
         made = Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past)
-        return replace(made, partitions=before.partitions), gap
+        return replace(made, partitions=before.partitions, topics=before.topics), gap
 
     def after_loss(self, stream: StreamId, requested: str, loss: Loss) -> tuple[Plan, Gap]:
         """Return a new plan for a stream whose plan is lost, and its gap (I9). Parameters: see `again`."""
@@ -122,7 +125,7 @@ class Planning:
         start = {shard.id: {"type": "trim_horizon"} for shard in self.source.shards()}
         keys, config_hash = self._keys(), self.source.config_hash()
         made = Plan(self.source.start, now, start, keys, config_hash, gap.id, floor, in_force=before.in_force)
-        return replace(made, partitions=before.partitions), gap
+        return replace(made, partitions=before.partitions, topics=before.topics), gap
 
     def check(self, plan: Plan) -> None:
         """Refuse ``plan`` if it contradicts the config or the table. Raises ``ConfigError``."""
@@ -163,6 +166,16 @@ class Planning:
                     f"partitions. Set `key: {{{table.table}: [...]}}` to the previous columns, or remove the table "
                     "from `tables` and read it with a source that has another name"
                 )
+
+    def check_topics(self, plan: Plan, tables: Iterable[str]) -> None:
+        """Refuse ``tables`` whose changes went to another topic than now (I2). Raises ``ConfigError``."""
+        if self._claims is None or not (moved := moved_tables(plan, tables, self._claims)):
+            return
+        first, *more = moved.values()
+        others = (
+            f". {len(more)} more of its tables would move, too; `--moved '*'` stands for all tables" if more else ""
+        )
+        raise ConfigError(f"source {self.source.name}: {first}{others}")
 
     def _check_keys(self, plan: Plan) -> None:
         if self.source.has_journals:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
+from relay.config.topic_routes import TopicClaims
 from relay.errors import NoAnswer, RelayError, Unavailable, fault_of
 from relay.kafka.checkpoints import partition_of
 from relay.reading.reader_pool import OpenShard, ReaderPool
@@ -38,7 +39,10 @@ from relay.table import TableSchema
 
 
 class SourceState:
-    """One source, which is connected to ``stream``. ``until_caught_up``: whether somebody asks if it is caught up."""
+    """One source, which is connected to ``stream``. ``until_caught_up``: whether somebody asks if it is caught up.
+
+    ``claims``: the topics of tables, which may not change.
+    """
 
     def __init__(
         self,
@@ -48,11 +52,13 @@ class SourceState:
         readers: ReaderPool,
         *,
         until_caught_up: bool = False,
+        claims: TopicClaims | None = None,
     ) -> None:
         self.source = source
         self.view = view
         self.readers = readers
-        self.planning = Planning(source, view)
+        self.planning = Planning(source, view, claims)
+        self._claims = claims
         self.switching = Switching(source, self.planning)
         self.look = Look(source.name, view, clock=readers.clock)
         # A relay that runs for ever never asks, and keeps nothing for the answer (I11).
@@ -71,10 +77,10 @@ class SourceState:
         self.snapshots = Snapshots(self, source.snapshots, self.readers) if source.snapshots is not None else None
         self.set_aside = SetAside(committed, clock=self.readers.clock)
         self._progress = CommittedProgress(committed)
-        self.new_tables = NewTables(source, committed)
+        self.new_tables = NewTables(source, committed, self._claims)
         latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
         self.shards = OpenShards(source, latest, self.readers, self.set_aside, is_awaited=self.caught_up is not None)
-        self._plan_checked = False
+        self._checked: Plan | None = None  # the plan that was checked last
         self.look.soon()
 
     @property
@@ -135,7 +141,7 @@ class SourceState:
         return bool(self.shards.open or (self.snapshots is not None and self.snapshots.open))
 
     def begin_look(self) -> bool:
-        if not self._plan_checked and not self.switching.is_connecting and self.plan is None:
+        if self._checked is None and not self.switching.is_connecting and self.plan is None:
             has_answers = not self.planning.is_asking
         else:
             snapshots = self.snapshots
@@ -149,7 +155,7 @@ class SourceState:
 
     def end_look(self) -> None:
         is_unsettled = (
-            not self._plan_checked
+            self._checked is None
             or self.switching.is_connecting
             or self.switching.is_waiting
             or self.discovery.successor is not None
@@ -162,15 +168,22 @@ class SourceState:
 
     def check_plan(self) -> None:
         """Refuse a plan that contradicts the config or the table. Raises ``ConfigError``."""
-        if self.plan is not None and not self._plan_checked:
-            self._plan_checked = True
-            with fault_of(self.source.name):
-                self.planning.check(self.plan)
-            self.new_tables.begin(self.plan, self.source.tables() if self.source.has_journals else ())
+        if (plan := self.plan) is None or plan is self._checked:  # I2
+            return
+        is_first, self._checked = self._checked is None, plan
+        tables = self.source.tables()
+        with fault_of(self.source.name):
+            if is_first:
+                self.planning.check(plan)
+            # `relay reset --moved` may have been run while this worker hung.
+            self.planning.check_topics(self.new_tables.known_in(plan), (each.table for each in tables))
+        if is_first:
+            self.new_tables.begin(plan, tables if self.source.has_journals else ())
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         if self.plan is not None:
             self.planning.check_tables(self.plan, tables)
+            self.planning.check_topics(self.plan, (each.table for each in tables))  # I2
             self.new_tables.meet(self.plan, tables)
 
     def check_journal(self, shard: Shard, journal: ReshardJournal) -> None:

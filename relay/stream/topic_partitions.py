@@ -1,12 +1,13 @@
-"""How many partitions the topics of a plan's tables have. The plan remembers it, because another number moves keys."""
+"""The topics of a plan's tables, and their partitions. The plan remembers both, because others would move changes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from confluent_kafka.admin import AdminClient
 
 from relay.change import MARK, Change, Images, Operation, event_id
 from relay.config import Config
+from relay.config.topic_routes import TopicClaims
 from relay.kafka import topics
 from relay.kafka.partition_offsets import offset_bounds
 from relay.records import Plan
@@ -14,12 +15,30 @@ from relay.table import TableSchema
 
 
 def with_partitions(plan: Plan, config: Config, requested: Mapping[str, int]) -> Plan:
-    """Return ``plan`` with the partitions of its topics as ``config`` has them; itself if it has them already.
+    """Return ``plan`` with its topics and their partitions as ``config`` has them; itself if it has them already.
 
-    ``requested``: by topic, the numbers that `relay repartition` has requested. These topics keep theirs.
+    ``requested``: by topic, the numbers that `relay repartition` has requested. These topics keep theirs, and a table
+    keeps its topic.
     """
-    now = _partitions(plan, config, requested)
-    return plan if now.items() <= plan.partitions.items() else replace(plan, partitions={**plan.partitions, **now})
+    now, unknown = _partitions(plan, config, requested), plan.keys.keys() - plan.topics.keys()
+    if now.items() <= plan.partitions.items() and not unknown:
+        return plan
+    topics = {table: config.topic(table) for table in sorted(unknown)}
+    return replace(plan, partitions={**plan.partitions, **now}, topics={**plan.topics, **topics})
+
+
+def moved_tables(plan: Plan, tables: Iterable[str], claims: TopicClaims) -> dict[str, str]:
+    """Return, by table, that the config gives it another topic than its changes under ``plan`` went to."""
+    found = {}
+    for table in tables:
+        if (old := plan.topics.get(table)) is not None and old != (new := claims.topic(table)):  # I2
+            found[table] = (
+                f"the changes of table {table} went to topic {old}, but the config says {new}: whoever reads {old} "
+                "would miss the next changes. Set `topics` back. To move the table, stop the relay, let every consumer "
+                f"read {old} to its end, and confirm it with `relay reset CONFIG --moved {table}` (relay/kafka/"
+                "README.md, Moving a table to another topic)"
+            )
+    return found
 
 
 def moved_keys(admin: AdminClient, config: Config, plan: Plan, requested: Mapping[str, int]) -> dict[str, str]:

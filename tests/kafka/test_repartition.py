@@ -9,6 +9,7 @@ import yaml
 
 from relay.demo.truth import changed_item, check_topic
 from relay.demo.workload import Item, RecordedWrite
+from tests.command_line import relay
 from tests.faults.harness import Scene
 
 pytestmark = pytest.mark.services
@@ -18,8 +19,8 @@ def relay_all(scene: Scene, partitions: int, topics: str) -> tuple[int, str]:
     raw = yaml.safe_load(scene.path.read_text()) | {"topics": topics}
     raw["kafka"]["partitions"] = partitions
     scene.path.write_text(yaml.safe_dump(raw))
-    relay = scene.relay("--until-caught-up")
-    return relay.wait(90), relay.log()
+    running = scene.relay("--until-caught-up")
+    return running.wait(90), running.log()
 
 
 def test_a_relay_moves_to_a_topic_of_more_partitions_as_documented(scene: Scene) -> None:
@@ -33,6 +34,10 @@ def test_a_relay_moves_to_a_topic_of_more_partitions_as_documented(scene: Scene)
     code, said = relay_all(scene, 5, "{name}.{table}")
     assert code == 3
     assert "to spread its changes over 5, run `relay repartition" in said
+    code, said = relay_all(scene, 5, "{name}.{table}.2")
+    assert code == 2
+    assert f"confirm it with `relay reset {scene.path} --moved {scene.table}`" in said
+    assert relay("reset", str(scene.path), "--moved", scene.table).exit_code == 0
     assert relay_all(scene, 5, "{name}.{table}.2")[0] == 0
     new = scene.events()
     assert {event.partition for event in new} > {event.partition for event in old}

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from relay.config.topic_routes import TopicClaims
+from relay.errors import ConfigError
 from relay.reading.reader_pool import ReaderPool
 from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotBeginning, SnapshotControl
 from relay.source import LastPage, Page, Segment, ShardReader
@@ -80,3 +82,54 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     assert last.unplanned == {}
     for each in (other, relay.state):
         each.close_shards()
+
+
+def state(relay: Maintained, source: ScriptedSource, topic: str) -> SourceState:
+    """A worker whose config gives each table the ``topic``, with the table's name in the place of ``*``."""
+    claims = TopicClaims(lambda table: topic.replace("*", table), ())
+    return SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool(), claims=claims)
+
+
+def test_the_checkpoint_that_first_covers_a_table_says_where_its_changes_went(source: ScriptedSource) -> None:
+    """I2: its relay may die before the plan knows the table, and start with another route."""
+    source.has_journals = True
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    source.tables = list  # type: ignore[method-assign]
+    first, later = state(relay, source, "first.*"), TableSchema("orders", "later", (KeyColumn("a", "int"),), 1)
+    first.check_plan()
+    first.poll_listing(relay.owned)
+    first.shards.open_ready(relay.owned)
+    first.check_tables([later])
+    page = Page(Shard("shard-00000"), [], {"n": 1}, None, None, 0.0)
+    told = first.checkpoint(first.shards.open["shard-00000"], page)
+    assert isinstance(told, ShardCheckpoint)
+    first.close_shards()
+    relay.write("shard-00000", told)
+    source.tables = lambda: [later]  # type: ignore[method-assign]
+    state(relay, source, "first.*").check_plan()
+    with pytest.raises(ConfigError, match=r"of table later went to topic first.later, but the config says other.later"):
+        state(relay, source, "other.*").check_plan()
+    relay.serve_until(lambda: "later" in relay.plan.keys)
+    assert relay.plan.topics["later"] == "first.later"
+    state(relay, source, "first.*").check_plan()
+    source.tables = list  # type: ignore[method-assign]
+    other = state(relay, source, "other.*")  # which leaves the table out, until it appears again
+    other.check_plan()
+    with pytest.raises(ConfigError, match=r"of table later went to topic first.later"):
+        other.check_tables([later])
+
+
+def test_a_worker_that_hung_while_a_move_was_confirmed_is_refused(source: ScriptedSource) -> None:
+    """I2: it would go on with the former topic."""
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    (table,) = source.tables()
+    hung = state(relay, source, "test.*")
+    hung.check_plan()
+    assert relay.plan.topics == {table.table: f"test.{table.table}"}
+    hung.check_plan()
+    moved = replace(relay.plan, topics={table.table: "elsewhere"})
+    relay.view.apply(relay.stream.plan_key, moved.to_json())
+    with pytest.raises(ConfigError, match=f"went to topic elsewhere, but the config says test.{table.table}"):
+        hung.check_plan()

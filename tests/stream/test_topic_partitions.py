@@ -91,6 +91,7 @@ def test_partitions_that_were_added_are_refused_although_the_config_names_their_
     assert [line for line in checked if "had 6 partitions when its changes were published" in line]
     # As the error says: in a new topic every key is in one partition.
     partitions(relay, 12, topics="{name}.{table}.2")
+    relay.command("reset", "CONFIG", "--moved", TABLE)
     relay.run()
     assert len(places(relay)) == len(relay.changes()) == len(ITEMS)
     relay.run()
