@@ -33,8 +33,8 @@ SILENT_LOG.propagate = False
 MOVE = (
     "move to a new topic: stop the relay, let every consumer read the old topic to its end, set another `topics` "
     'template (such as "{name}.{table}.2") along with the new number, confirm it with `relay reset CONFIG --moved '
-    "TABLE`, restart the relay, and start the consumers with new checkpoints (deploy/docs/how_to/kafka.md, Move a table "
-    "to another topic)"
+    "TABLE`, restart the relay, and start the consumers with new checkpoints (deploy/docs/how_to/kafka.md, Move a "
+    "table to another topic)"
 )
 
 SPREAD = "run `relay repartition CONFIG TABLE --partitions {}`, which keeps the changes of every key in order"

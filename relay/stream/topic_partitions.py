@@ -35,8 +35,8 @@ def moved_tables(plan: Plan, tables: Iterable[str], claims: TopicClaims) -> dict
             found[table] = (
                 f"the changes of table {table} went to topic {old}, but the config says {new}: whoever reads {old} "
                 "would miss the next changes. Set `topics` back. To move the table, stop the relay, let every consumer "
-                f"read {old} to its end, and confirm it with `relay reset CONFIG --moved {table}` (relay/kafka/"
-                "README.md, Moving a table to another topic)"
+                f"read {old} to its end, and confirm it with `relay reset CONFIG --moved {table}` (deploy/docs/"
+                "how_to/kafka.md, Move a table to another topic)"
             )
     return found
 
