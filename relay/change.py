@@ -118,6 +118,24 @@ class Change:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 
+TO_CONTINUE = (
+    "Nothing was skipped. To publish such changes without their images and keep them in full as dead letters, set "
+    "`on_unencodable: dead_letter` on the source"
+)
+
+
+def refusal(change: Change, fault: object, manner: str = "exactly") -> str:
+    """Return why a change cannot be carried, with its key and its position."""
+    at = f" at {change.token.position} of {change.token.shard}" if change.token else ""
+    if change.snapshot is not None:
+        at = f" in snapshot {change.snapshot.id}"
+    shown = repr(dict(change.key)) if change.key is not None else "none"
+    if len(shown) > 300:
+        shown = shown[:300] + "..."
+    what = f"{change.source}: the {change.operation} of {change.table}, key {shown}{at}"
+    return f"{what}, cannot be carried {manner}: {fault}"
+
+
 class ChangeParts(Sequence[Change]):
     """Changes in order. Some are in blocks of the compiled core, which create a `Change` only on demand."""
 

@@ -12,9 +12,9 @@ import orjson
 
 from relay.avro import connect_values
 from relay.avro.columns import NULL, PRESENT, Writer, long, text, write_bytes, write_string
-from relay.avro.encode import FAULTS, Unencodable, optional, refusal, row_bytes
+from relay.avro.encode import FAULTS, Unencodable, optional, row_bytes
 from relay.avro.schema import change_schema
-from relay.change import Change, Operation, Uncarriable
+from relay.change import Change, Operation, Uncarriable, refusal
 from relay.config import Config
 from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.errors import RelayError

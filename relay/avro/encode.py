@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from relay.avro import columns
 from relay.avro.columns import NULL, PRESENT, blob, long, text
 from relay.avro.schema import columns_of_key, columns_of_row
-from relay.change import MARK, Change, Operation, Snapshot, Transaction, Uncarriable
+from relay.change import MARK, Change, Operation, Snapshot, Transaction, Uncarriable, refusal
 from relay.errors import RelayError
 from relay.token import EventToken, OriginToken
 
@@ -106,18 +106,6 @@ def row_bytes(row: Sequence[tuple[str, columns.Writer]], image: Mapping[str, Any
         except FAULTS as fault:
             raise ValueError(f"column {name!r} of the {which} image: {fault}") from fault
     return b"".join(written)
-
-
-def refusal(change: Change, fault: object, manner: str = "exactly") -> str:
-    """Return the message of `Unencodable`, which names the key and the position."""
-    at = f" at {change.token.position} of {change.token.shard}" if change.token else ""
-    if change.snapshot is not None:
-        at = f" in snapshot {change.snapshot.id}"
-    shown = repr(dict(change.key)) if change.key is not None else "none"
-    if len(shown) > 300:
-        shown = shown[:300] + "..."
-    what = f"{change.source}: the {change.operation} of {change.table}, key {shown}{at}"
-    return f"{what}, cannot be carried {manner}: {fault}"
 
 
 def optional(value: T | None, write: Callable[[T], bytes]) -> bytes:

@@ -17,7 +17,7 @@ from relay import native
 from relay.avro.compiled_fields import fields_of
 from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
-from relay.change import REDRIVEN, Change, Images, Operation
+from relay.change import REDRIVEN, TO_CONTINUE, Change, Images, Operation
 from relay.errors import RelayError
 from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetterWriter, RecordPlace, RecordSender, change_json
 from relay.kafka.keys import KeyCodec, partition
@@ -138,11 +138,7 @@ class TopicWriter:
             if fault.in_key:
                 raise
             if self.on_unencodable == "fail":
-                raise Unencodable(
-                    f"{fault}. Nothing was skipped. To publish such changes without their images and keep them in full "
-                    "as dead letters, set `on_unencodable: dead_letter` on the source",
-                    in_key=False,
-                ) from fault
+                raise Unencodable(f"{fault}. {TO_CONTINUE}", in_key=False) from fault
             reason, detail = NOT_ENCODABLE, str(fault)
         stub, size = self._stub(publisher, change, RecordPlace(self.topic, number, key, headers), reason, detail)
         return None if stub is None else (stub, key, number, headers), size

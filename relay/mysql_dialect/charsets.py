@@ -1,7 +1,8 @@
 """Character sets of MySQL and MariaDB by collation id, and their decoders.
 
 A decoder returns the text to which the server itself converts the bytes: ``tests/mysql_dialect/test_charsets.py``
-compares them. This is on the wire: decoding a byte to another character than before would change keys.
+compares them. This is on the wire: decoding a byte to another character than before would change keys. Columns may also
+have bytes that are no characters, for which the server shows a question mark: these are `NotText`.
 """
 
 import codecs
@@ -188,6 +189,30 @@ def collation_of(name: str) -> int:
     if name not in _COLLATIONS:
         raise ValueError(f"unknown character set {name}")
     return _spread(_COLLATIONS[name])[0]
+
+
+class NotText(bytes):
+    """The bytes of a text that are not characters in its column's character set: a row cannot be carried with them."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        shown = self if len(self) <= 60 else self[:60] + b"..."
+        return f"{bytes(shown)!r} is not text in the column's character set"
+
+
+@cache
+def text_reader(name: str) -> Callable[[bytes], str | NotText]:
+    """Return what reads the texts of columns with a character set that is not ``binary``."""
+    decode = bytes.decode if is_utf8(name) else decoder(name)
+
+    def read(raw: bytes) -> str | NotText:
+        try:
+            return decode(raw)
+        except UnicodeDecodeError:
+            return NotText(raw)  # I8: never another character
+
+    return read
 
 
 @cache

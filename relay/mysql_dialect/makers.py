@@ -9,7 +9,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from relay.change import Change, Images, Operation, Transaction
-from relay.mysql_dialect.row_functions import RowMapper
+from relay.errors import RelayError
+from relay.mysql_dialect.row_functions import RowMapper, require_carried
 from relay.mysql_dialect.streamed_transaction import StreamedTransaction, Tally
 from relay.mysql_dialect.tables import Row, Table
 
@@ -86,6 +87,8 @@ class PlainMaker:
             made = self._change(Operation.INSERT, mapper, after, None, mapper.image(after))
         if self._transaction.skips and self._is_skipped(table.name):
             return
+        for change in (made,) if gone is None else (gone, made):
+            require_carried(table, change)  # I12: ends only the shard
         if self._held:
             tally.release(self._transaction.token)
         self._held = 1
@@ -167,7 +170,11 @@ class PlainMaker:
         return True
 
     def _change(self, operation: Operation, mapper: RowMapper, row: Row, old: Any, new: Any) -> Change:
-        table, identity, transaction = mapper.table, mapper.identity(row), self._transaction
+        table, transaction = mapper.table, self._transaction
+        try:
+            identity = mapper.identity(row)
+        except RelayError as error:
+            raise RelayError(f"{transaction.token.shard}: {transaction.gtid}: {error}") from None
         name, order = table.schema.table, transaction.order
         transaction.order = order + 1
         self._tally.behind += transaction.is_behind

@@ -31,7 +31,9 @@ class Printed(NamedTuple):
 def printed(found: Defined, charset: str | None) -> Printed:
     """Return the reader of a type. ``charset``: None if UTF-8 or not text. Raises ValueError for FLOAT."""
     form, name = found.type.form, found.type.name
-    if form in (Form.TEXT, Form.ENUM):
+    if form is Form.TEXT:
+        return printed_text(charset)._replace(decode=charsets.text_reader(charset or "utf8mb4"))
+    if form is Form.ENUM:
         return printed_text(charset)
     if form is Form.SET:
         return Printed(sets_by_text(found.inside, printed_text(charset).decode, copied=True))

@@ -8,6 +8,7 @@ from typing import Any
 from relay.config.errors import did_you_mean
 from relay.config.protection import MASK, ColumnRule, ColumnRules, Protect
 from relay.errors import ConfigError, RelayError
+from relay.mysql_dialect.charsets import NotText
 from relay.table import Column, TableSchema
 from relay.types.columns import EPOCH, ColumnKind
 
@@ -55,6 +56,8 @@ def _canonical(column: Column) -> Callable[[Any], bytes]:
 
 
 def _bytes(value: Any) -> bytes:
+    if isinstance(value, NotText):
+        return b"\xff" + value  # I8: no text in UTF-8 begins with this byte
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

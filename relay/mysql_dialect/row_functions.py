@@ -7,10 +7,12 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
-from relay.change import event_ids
+from relay.change import TO_CONTINUE, Change, Uncarriable, event_ids, refusal
+from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql_dialect.catalog import quoted
-from relay.mysql_dialect.tables import Row, Table
+from relay.mysql_dialect.charsets import NotText
+from relay.mysql_dialect.tables import WITHOUT, Row, Table
 from relay.table import KeyColumn
 from relay.types.columns import EPOCH, ColumnKind, column_type
 from relay.types.sql import Form, defined
@@ -34,8 +36,31 @@ class RowMapper:
         self.read_id = event_ids(source, table.name)
 
 
-def imager(table: Table) -> Callable[[Row], dict[str, Any]]:
-    """Return the function that turns a row into a dict by published column."""
+def imager(table: Table) -> Callable[[Row], dict[str, Any] | Uncarriable]:
+    """Return the function that turns a row into its image, a dict by published column if it can be carried."""
+    values_of = _by_column(table)
+
+    def image(row: Row) -> dict[str, Any] | Uncarriable:
+        found = values_of(row)
+        if NotText not in map(type, found.values()):  # I8
+            return found
+        name, value = next(each for each in found.items() if type(each[1]) is NotText)
+        return Uncarriable(found, f"column {name!r}: {NOT_SHOWN if table.schema.protected else value}")
+
+    return image
+
+
+def require_carried(table: Table, change: Change) -> None:
+    """Raise ``RelayError`` for a change that cannot be carried, if ``on_unencodable`` refuses it.
+
+    Readers call it: what a publisher refuses ends the relay.
+    """
+    for image in (change.old, change.new):
+        if isinstance(image, Uncarriable) and table.is_strict:
+            raise RelayError(f"{refusal(change, image.reason)}. {TO_CONTINUE}")
+
+
+def _by_column(table: Table) -> Callable[[Row], dict[str, Any]]:
     published, names = {column.name for column in table.schema.row or ()}, table.names
     if not table.replaced and published.issuperset(names):
         return lambda row: dict(zip(names, row, strict=True))
@@ -71,12 +96,17 @@ def identifier(table: Table) -> Callable[[Row], bytes]:
             values = {table.names[at]: row[at] for at in table.key}
             wrong = next(value for value in values.values() if type(value) not in _AS_BYTES)
             raise RelayError(
-                f"source {table.schema.source}: {values!r} cannot be a key of {table.name}: {wrong!r} cannot be part "
-                "of a key"
+                f"source {table.schema.source}: {values!r} cannot be a key of {table.name}: {_said(wrong)} cannot be "
+                f"part of a key. Nothing was skipped. Name other columns that identify a row, as `key: {{{table.name}: "
+                f"[...]}}`, or {WITHOUT}"
             ) from None
         return parts[0] if len(parts) == 1 else b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
     return identity
+
+
+def _said(value: Any) -> str:
+    return f"{value}, so it" if isinstance(value, NotText) else repr(value)
 
 
 _AS_BYTES: dict[type, Callable[[Any], bytes]] = {

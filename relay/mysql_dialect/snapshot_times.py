@@ -8,7 +8,7 @@ later than the promised timestamp. So a READ never replaces a change that it doe
 from collections.abc import Iterable
 
 from relay.change import Change, Images, Operation, Snapshot
-from relay.mysql_dialect.row_functions import RowMapper
+from relay.mysql_dialect.row_functions import RowMapper, require_carried
 from relay.mysql_dialect.tables import Row, Table
 from relay.records import ShardCheckpoint, is_inside_transaction
 
@@ -39,13 +39,19 @@ def as_of_rows(begin: Snapshot, promised: int, read_at: float) -> Snapshot:
 
 
 def reads(source: str, table: Table, rows: Iterable[Row], snapshot: Snapshot, now: float) -> list[Change]:
-    """Return the READs of copied rows. ``now``: seconds, when their page was requested."""
+    """Return the READs of copied rows. ``now``: seconds, when their page was requested.
+
+    Raises ``RelayError`` for a row that cannot be carried, or has no key that can.
+    """
     mapper, requested_at = RowMapper(table, "", source), int(now * 1_000_000)
-    return [
+    found = [
         read_of(mapper, source, row, snapshot, requested_at)
         for row in rows
         if table.wanted is None or table.wanted(row)
     ]
+    for change in found:
+        require_carried(table, change)  # I12: ends only the snapshot
+    return found
 
 
 def read_of(mapper: RowMapper, source: str, row: Row, snapshot: Snapshot, requested_at: int) -> Change:

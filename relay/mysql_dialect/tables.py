@@ -18,7 +18,7 @@ from relay.types.columns import ColumnKind, column_type
 from relay.types.connect import one_name
 
 _NUMBERS = (ColumnKind.INT, ColumnKind.LONG, ColumnKind.DECIMAL)
-_WITHOUT = "list the tables to relay in `tables`, without this one"
+WITHOUT = "list the tables to relay in `tables`, without this one"
 
 Row = Sequence[Any]  # the values of one row in the order of its table's columns, typed as in ``relay.types.sql``
 
@@ -44,7 +44,7 @@ class Table:
     excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes a row's, or None
     if the table's primary vindex cannot be computed. ``replaced``: by column, the function that makes the text
     published in place of a value. ``wanted``: whether a row is published, or None if all are. ``columns``, ``primary``:
-    of the table at its source.
+    of the table at its source. ``is_strict``: whether a row that cannot be carried is refused when it is read.
     """
 
     schema: TableSchema
@@ -55,6 +55,7 @@ class Table:
     wanted: Callable[[Row], bool] | None = None
     columns: tuple[Column, ...] = ()
     primary: tuple[str, ...] = ()
+    is_strict: bool = False
 
     @property
     def name(self) -> str:
@@ -83,7 +84,7 @@ def lay_out(
     if not (wanted := list(key or primary)):
         raise unfit(
             "has no primary key: name the columns that identify a row, such as "
-            f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or {_WITHOUT}",
+            f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or {WITHOUT}",
             lacks_key=True,
         )
     # Without the columns of the hash key, the key would not determine the partition.
@@ -97,7 +98,7 @@ def lay_out(
         if not column_type(by_name[column].type).in_keys:
             raise unfit(
                 f"has the column {column!r} of type {by_name[column].type} in its key, where that type is not "
-                f"allowed: name other columns that identify a row, as `key: {{{name}: [...]}}`, or {_WITHOUT}"
+                f"allowed: name other columns that identify a row, as `key: {{{name}: [...]}}`, or {WITHOUT}"
             )
     rules = rules_of(columns, rules)
     # Also the primary key if it is not the key of the changes: it is in the positions of copies and snapshots.
@@ -121,7 +122,7 @@ def with_details(table: Table) -> Table:
     """Return the layout with its SQL types. Raises `Unfit` for columns that their envelope cannot tell apart."""
     schema = table.schema
     if problem := one_name([*(column.name for column in schema.key), *(each.name for each in schema.row or ())]):  # I12
-        raise Unfit.of(schema.source, table.name, f"cannot be relayed: {problem}; or {_WITHOUT}")
+        raise Unfit.of(schema.source, table.name, f"cannot be relayed: {problem}; or {WITHOUT}")
     details = tuple((column.name, column.detail) for column in table.schema.row or () if column.detail)
     return replace(table, schema=replace(table.schema, details=details))
 
@@ -139,8 +140,9 @@ def lay_out_by(
     found = lay_out(config.name, table, columns, primary, key=key, hash_key=hash_key, rules=rules, where=where)
     if why := config.without_topic(table):
         raise Unfit.of(
-            config.name, table, f"cannot be published: {why}: {_WITHOUT}, or use another template in `topics`"
+            config.name, table, f"cannot be published: {why}: {WITHOUT}, or use another template in `topics`"
         )
+    found = replace(found, is_strict=config.on_unencodable == "fail")  # I12
     return with_details(found) if config.is_debezium else found
 
 

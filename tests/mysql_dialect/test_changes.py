@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.change import Change, Operation, Snapshot, StatementText, Transaction
+from relay.change import Change, Operation, Snapshot, StatementText, Transaction, Uncarriable
 from relay.errors import RelayError
 from relay.mysql_dialect.changes import TransactionChanges
+from relay.mysql_dialect.charsets import NotText
 from relay.mysql_dialect.followed_tables import AppliedStatement
 from relay.mysql_dialect.snapshot_times import reads
 from relay.mysql_dialect.streamed_transaction import Origin, furthest, position_fields
@@ -22,6 +24,7 @@ from relay.token import EventToken, OriginToken
 
 SHARD = "s/k/-80"
 TABLE = lay_out("s", "t", [Column("id", "int"), Column("v", "string")], ["id"])
+STRICT = replace(TABLE, is_strict=True)
 OTHER = lay_out("s", "u", [Column("a", "string"), Column("b", "bytes"), Column("v", "int")], ["b", "a"])
 
 Rows = Sequence[tuple[Table, Row | None, Row | None]]
@@ -157,6 +160,42 @@ def test_a_key_that_is_null_is_refused_with_its_table_and_columns() -> None:
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)
     with pytest.raises(RelayError, match=r"\{'id': None\} cannot be a key of t"):
         changes.row_of(TABLE)(TABLE, None, (None, "a"))
+
+
+ODD = NotText(b"\xa4")
+
+
+def test_a_row_with_bytes_that_are_no_text_is_refused_or_cannot_be_carried() -> None:
+    """I8, I12: before or after the change. The rows before it are published."""
+    for before, after in ((None, (2, ODD)), ((2, "a"), (2, ODD)), ((2, ODD), (2, "a")), ((2, ODD), None)):
+        _, made, _ = play(
+            TransactionChanges("s", SHARD),
+            1,
+            [(TABLE, None, (row, "a")) if row else (TABLE, before, after) for row in (1, 0, 3)],
+        )
+        reasons = [image.reason for image in (made.old, made.new) if isinstance(image, Uncarriable)]
+        assert reasons == ["column 'v': b'\\xa4' is not text in the column's character set"]
+        changes = TransactionChanges("s", SHARD)
+        changes.begin("0-1-1", "MariaDB/0-1-1", 100)
+        changes.row_of(STRICT)(STRICT, None, (1, "a"))
+        with pytest.raises(RelayError, match=r"key \{'id': 2\} at MariaDB/0-1-1 of s/k/-80, .*'v': .* dead_letter"):
+            changes.row_of(STRICT)(STRICT, before, after)
+        assert [change.key for change in changes.take()] == [{"id": 1}]
+    (read,) = reads("s", TABLE, [(2, ODD)], Snapshot("copy", 40), 105.5)
+    assert isinstance(read.new, Uncarriable)
+    with pytest.raises(RelayError, match=r"key \{'id': 2\} in snapshot copy, .*'v': .* dead_letter"):
+        reads("s", STRICT, [(2, ODD)], Snapshot("copy", 40), 105.5)
+
+
+def test_a_row_that_was_published_with_such_bytes_is_not_refused_when_it_is_read_again() -> None:
+    """I3: by then, the config may refuse it."""
+    skip = {"t": 1}
+    (made,) = play(TransactionChanges("s", SHARD), 1, [(STRICT, None, (2, ODD)), (STRICT, None, (3, "a"))], skip=skip)
+    assert made.key == {"id": 3}
+
+
+def test_the_text_of_long_bytes_is_short() -> None:
+    assert len(str(NotText(b"\xa4" * 1000))) < 400
 
 
 _ids = st.integers(0, 3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.mysql_dialect.charsets import charset, decoder, lowered
+from relay.mysql_dialect.charsets import NotText, charset, decoder, lowered, text_reader
 from tests.mysql.reading import NUMBERS, session
 
 UNICODE = {
@@ -126,9 +126,11 @@ def test_latin1_is_the_windows_code_page_and_keeps_its_undefined_bytes() -> None
     ("name", "raw"), [("utf8mb4", b"\xff"), ("ascii", b"\x80"), ("greek", b"\xaa"), ("sjis", b"\x81")]
 )
 def test_bytes_that_are_not_a_character_are_refused(name: str, raw: bytes) -> None:
-    """I8."""
+    """I8: in a row they stay bytes."""
     with pytest.raises(UnicodeDecodeError):
         decoder(name)(raw)
+    found = text_reader(name)(b"a" + raw)
+    assert (found, type(found), text_reader(name)(b"a")) == (b"a" + raw, NotText, "a")
 
 
 @pytest.mark.services

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from relay.avro.schema import change_schema
-from relay.change import Snapshot
-from relay.config.protection import ColumnRule
+from relay.change import Snapshot, Uncarriable
+from relay.config.protection import NOT_SHOWN, ColumnRule
 from relay.errors import ConfigError, RelayError
 from relay.mysql_dialect.changes import TransactionChanges
+from relay.mysql_dialect.charsets import NotText
 from relay.mysql_dialect.protection import check_first, check_followed, check_protected
 from relay.mysql_dialect.snapshot_times import reads
 from relay.mysql_dialect.statement_text import shown
@@ -29,6 +30,20 @@ TABLE = lay_out("s", "t", COLUMNS, ["id"], rules=RULES)
 
 def hashed(text: bytes) -> str:
     return hmac.digest(SALT.encode(), text, "sha256").hex()
+
+
+def test_bytes_that_are_no_text_are_not_shown() -> None:
+    """Those of a protected column are replaced like any other value."""
+    changes = TransactionChanges("s", "s/k/-")
+    changes.begin("0-1-1", "MariaDB/0-1-1", 100)
+    odd = NotText(b"s3cr3t\xff")
+    changes.row_of(TABLE)(TABLE, None, (odd, 1, odd, odd, "a"))
+    changes.row_of(TABLE)(TABLE, None, (odd, 2, odd, odd, odd))
+    changes.end()
+    first, second = changes.take()
+    assert first.new == {"id": 1, "phone": "***", "email": hashed(b"\xff" + odd), "note": "a"}
+    assert isinstance(second.new, Uncarriable)
+    assert second.new.reason == f"column 'note': {NOT_SHOWN}"
 
 
 def test_changes_and_copied_rows_have_no_value_of_a_protected_column() -> None:
@@ -75,6 +90,7 @@ def test_the_schema_says_which_columns_are_protected() -> None:
         (Column("v", "double"), 0.1, b"0.1"),
         (Column("v", "double"), -0.0, b"0"),
         (Column("v", "double"), 1e22, b"10000000000000000000000"),
+        (Column("v", "string"), NotText(b"\xc3\xa9"), b"\xff\xc3\xa9"),  # in another character set, not an é
         (Column("v", "bytes"), b"\0\xff", b"\0\xff"),
         (Column("v", "set"), ["a", "b"], b"a,b"),
         (Column("v", "timestamp"), 1704067200125000, b"2024-01-01 00:00:00.125000"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from relay.avro.schema import change_schema
 from relay.config import MySQLConfig
 from relay.errors import RelayError
 from relay.mysql.relayed_tables import Layouts
-from relay.mysql_dialect.tables import Unfit, lay_out, lay_out_keys
+from relay.mysql_dialect.tables import Unfit, lay_out, lay_out_by, lay_out_keys
 from relay.stream.planning import key_of
 from relay.table import Column
 
@@ -88,3 +89,10 @@ def test_a_table_whose_columns_have_one_name_in_debeziums_envelope_is_left_out()
     assert layouts("d", "plain", columns[:2], ["id"]) is not None
     with pytest.raises(Unfit, match="list the tables to relay"):
         Layouts(MySQLConfig.model_validate({**settings, "tables": ["odd"]}))("d", "odd", columns, ["id"])
+
+
+@pytest.mark.parametrize(("settings", "is_strict"), [({}, True), ({"on_unencodable": "dead_letter"}, False)])
+def test_a_source_says_whether_rows_that_cannot_be_carried_are_refused(settings: Any, is_strict: bool) -> None:
+    """I8, I12"""
+    entry = MySQLConfig(name="s", type="mysql", database="d", user="u", password="p", shards={"-": ["h:1"]}, **settings)
+    assert lay_out_by(entry, "t", COLUMNS, ["a"], ()).is_strict is is_strict

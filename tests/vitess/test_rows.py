@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from relay.config.protection import NOT_SHOWN, ColumnRule
 from relay.errors import RelayError
+from relay.mysql_dialect.charsets import NotText
 from relay.mysql_dialect.tables import Table, lay_out
 from relay.table import Column
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -112,11 +113,22 @@ def test_a_uuid_or_address_decodes_to_the_same_bytes_from_select_and_binlog() ->
     assert value("inet4", b"10.0.0.0", copied=True) == b"\x0a\0\0\0"
 
 
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize(("collation", "kind"), [(25, "varchar(9)"), (45, "text"), (0, "char(4)")])
+def test_bytes_that_are_no_text_are_kept_as_such(collation: int, kind: str, copied: bool) -> None:
+    """I8: from the binlog and from a copy. `relay.mysql_dialect` decides what becomes of the row."""
+    event = pb.FieldEvent(table_name="t", fields=[_ID, pb.Field(name="v", charset=collation, column_type=kind)])
+    found = decoder(event, layout, copied=copied)
+    assert found is not None
+    odd, plain = found.decode(made([b"1", b"a\xff"])), found.decode(made([b"1", b"a"]))
+    assert (odd, type(odd[1]), plain) == ((1, b"a\xff"), NotText, (1, "a"))
+
+
 @pytest.mark.parametrize(
     ("column_type", "raw"),
     [
         ("int(11)", b"x"),
-        ("varchar(9)", b"\xff"),
+        ("json", b"\xff"),
         ("decimal(5,2)", b"abc"),
         ("enum('a')", b"b"),
         ("set('a','b')", b"a,c"),

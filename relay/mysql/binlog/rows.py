@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from relay.avro.compiled_fields import compiled_fields
 from relay.mysql.binlog import binary_json, table_map, values
 from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap, UnfitColumn
-from relay.mysql_dialect.charsets import BINARY, decoder, is_utf8
+from relay.mysql_dialect.charsets import BINARY, decoder, is_utf8, text_reader
 from relay.mysql_dialect.compiled_changes import Stored, compiled_rows
 from relay.mysql_dialect.printed import REMEMBERED, chosen
 from relay.mysql_dialect.tables import Row, Table
@@ -128,7 +128,7 @@ def _text(column: ColumnLayout) -> ColumnReader:
             base, form, decode = "binary", "padded", lambda stored: stored.ljust(width, b"\0")  # zeros are not stored
     else:
         base = "text" if is_blob else "char" if is_fixed else "varchar"
-        form, decode = ("text", bytes.decode) if is_utf8(column.charset) else ("other_text", decoder(column.charset))
+        form, decode = "text" if is_utf8(column.charset) else "other_text", text_reader(column.charset)
     if column.kind in (table_map.VARCHAR_COMPRESSED, table_map.BLOB_COMPRESSED):
         inner = decode
         form, decode = "other_text", lambda stored: inner(values.decompressed(stored))

@@ -15,6 +15,7 @@ from relay.mysql.binlog.events import BinlogPlace, RawRows
 from relay.mysql.binlog.rows import RowDecoder, UnreadableColumn, columns_of
 from relay.mysql.binlog.table_map import BadTableMap, name_in, parse
 from relay.mysql.errors import NotCarried
+from relay.mysql_dialect.charsets import NotText
 from relay.mysql_dialect.tables import lay_out
 from relay.table import Column
 from tests.examples import examples
@@ -117,26 +118,30 @@ def test_a_truncated_event_is_refused(data: st.DataObject, cases: list[Case]) ->
             decoder.inserts(body[:cut], start, cut)
 
 
-def test_text_that_does_not_decode_is_refused_with_its_column() -> None:
-    """I8."""
-    columns = [("id", fixed("i", 3)), ("name", text(50, UTF8MB4).type)]
+def test_bytes_that_are_no_text_are_kept_as_such() -> None:
+    """I8: `relay.mysql_dialect` decides what becomes of the row."""
+    columns = [("id", fixed("i", 3)), ("name", text(50, UTF8MB4).type), ("note", text(50, UTF8MB4).type)]
     decoder = RowDecoder(parse(table_map(7, "shop", "orders", columns)[8:], is_mariadb=False))
-    body = rows(7, columns, [[1, "fine"], [2, b"\xff\xfe"]])
-    with pytest.raises(UnreadableColumn, match=r"column name of image 2 of the event: .*xff"):
-        read(body, decoder, "inserts")
-    layout = lay_out("shop", "orders", columns_of(decoder.table), ["id"], rules={"name": ColumnRule("mask")})
-    raw = RawRows(layout, decoder, "inserts", body, 12, len(body), BinlogPlace("a:1", "binlog.1", 4, ""))
-    with pytest.raises(NotCarried, match=f"column name of image 2 of the event: {NOT_SHOWN}$"):
-        raw.decoded()
+    body = rows(7, columns, [[1, "fine", "a"], [2, b"\xff\xfe", "b"]])
+    (_, first), (_, second) = read(body, decoder, "inserts")
+    assert (first, second) == ((1, "fine", "a"), (2, b"\xff\xfe", "b"))
+    assert type(second[1]) is NotText
 
 
 def test_an_enum_without_that_member_is_refused_with_its_column() -> None:
-    """I8."""
-    columns = [("size", ColumnType(247, b"\x01", lambda value: bytes([value]), collation=UTF8MB4, members=MEMBERS))]
+    """I8: a message shows no bytes of a table with protected columns."""
+    columns = [
+        ("id", fixed("i", 3)),
+        ("size", ColumnType(247, b"\x01", lambda value: bytes([value]), collation=UTF8MB4, members=MEMBERS)),
+    ]
     decoder = RowDecoder(parse(table_map(7, "shop", "orders", columns)[8:], is_mariadb=False))
-    body = rows(7, columns, [[9]])
-    with pytest.raises(UnreadableColumn, match="column size of image 1"):
+    body = rows(7, columns, [[1, 9]])
+    with pytest.raises(UnreadableColumn, match=r"column size of image 1 of the event: .*\\t"):
         read(body, decoder, "inserts")
+    layout = lay_out("shop", "orders", columns_of(decoder.table), ["id"], rules={"size": ColumnRule("mask")})
+    raw = RawRows(layout, decoder, "inserts", body, 12, len(body), BinlogPlace("a:1", "binlog.1", 4, ""))
+    with pytest.raises(NotCarried, match=f"column size of image 1 of the event: {NOT_SHOWN}$"):
+        raw.decoded()
 
 
 def test_a_table_without_the_names_of_its_columns_is_refused() -> None:
