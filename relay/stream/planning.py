@@ -168,7 +168,7 @@ class Planning:
                 )
 
     def check_topics(self, plan: Plan, tables: Iterable[str]) -> None:
-        """Refuse ``tables`` whose changes went to another topic than now (I2). Raises ``ConfigError``."""
+        """Refuse ``tables`` that the config gives another topic than before (I2). Raises ``ConfigError``."""
         if self._claims is None or not (moved := moved_tables(plan, tables, self._claims)):
             return
         first, *more = moved.values()

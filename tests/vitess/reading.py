@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from relay.change import Change, Snapshot
@@ -34,7 +35,7 @@ TABLES = ("customer", "other")
 
 
 def layout(name: str, columns: Any, primary: Any) -> Table:
-    return lay_out(SOURCE, name, columns, primary)
+    return replace(lay_out(SOURCE, name, columns, primary), is_strict=True)  # as a source does by default
 
 
 NOW = {name: made.table for name in TABLES if (made := decoder(fields(name), layout)) is not None}
