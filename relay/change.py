@@ -126,7 +126,12 @@ TO_CONTINUE = (
 
 def refusal(change: Change, fault: object, manner: str = "exactly") -> str:
     """Return why a change cannot be carried, with its key and its position."""
-    at = f" at {change.token.position} of {change.token.shard}" if change.token else ""
+    at = ""
+    if change.token is not None:
+        position = change.token.position
+        if len(position) > 300 and change.transaction is not None:  # the executed set of a server with many origins
+            position = change.transaction.id
+        at = f" at {position} of {change.token.shard}"
     if change.snapshot is not None:
         at = f" in snapshot {change.snapshot.id}"
     shown = repr(dict(change.key)) if change.key is not None else "none"

@@ -53,7 +53,8 @@ def is_envelope(schema: Schema) -> bool:
 def refused_envelope(topic: str) -> str:
     return (
         f"topic {topic} has records of a different `envelope`, and its readers take only one: set the former "
-        '`envelope` again, or choose another topic for the table, such as `topics: "{name}.cdc.{table}"`'
+        '`envelope` again, or choose another topic for the table, such as `topics: "{name}.cdc.{table}"`, and '
+        "confirm it with `relay reset CONFIG --moved TABLE`"
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -274,9 +274,12 @@ class Config(ConfigModel):
                     f"late: raise tombstone_ttl, or lower max_lag",
                 )
 
-    def topic(self, table: str) -> str:
-        """Return the topic of the changes of ``table``, with a name that Kafka allows, see `legal`."""
-        template = Template.parse(topic_routes.route(self.topics, table)[1])
+    def topic(self, table: str, topics: Mapping[str, str] | None = None) -> str:
+        """Return the topic of the changes of ``table``, with a name that Kafka allows, see `legal`.
+
+        ``topics``: what counts in place of `topics` of the config.
+        """
+        template = Template.parse(topic_routes.route(self.topics if topics is None else topics, table)[1])
         excess = len(template.render({"name": self.name, "table": legal(table)})) - _TOPIC_LENGTH
         return template.render({"name": self.name, "table": legal(table, max(0, excess))})
 

@@ -57,6 +57,11 @@ Topics = Annotated[
 """A template for the topics of all tables, or one for each table: by its name, by a pattern with `*`, or `default`."""
 
 
+def by_table(topics: str | Mapping[str, str]) -> Mapping[str, str]:
+    """Return `topics` as the mapping for which it stands."""
+    return {OTHERS: topics} if isinstance(topics, str) else topics
+
+
 def route(topics: str | Mapping[str, str], table: str) -> tuple[Location, str]:
     """Return the template of a table's topic, and its place in the config."""
     if isinstance(topics, str):
@@ -97,9 +102,12 @@ Place = tuple[str, str]
 
 @dataclass
 class TopicClaims:
-    """The owners of topics. ``topic``: returns a table's topic. ``own``: the relay's topics. Any thread may use it."""
+    """The owners of topics. ``own``: the relay's topics. Any thread may use it.
 
-    topic: Callable[[str], str] = field(compare=False, repr=False)
+    ``topic``: returns a table's topic, by `topics` of the config, or by the `topics` that it is given.
+    """
+
+    topic: Callable[..., str] = field(compare=False, repr=False)
     own: Iterable[str] = field(compare=False, repr=False)
     is_contested: bool = field(default=False, compare=False)  # whether a table lacks its topic, which another has
     # By the topic's name as Kafka compares it. The relay's own topics have no source.

@@ -19,12 +19,15 @@ _NEWEST = "SELECT CHANNEL_NAME, LAST_QUEUED_TRANSACTION FROM performance_schema.
 class ReplicatedFrom:
     """The server that a replica replicates from. ``identity``: as in ``ServerConnection``, "" while not connected.
 
-    ``received``: the newest GTIDs that came from it, as far as the replica says; at most all that it has executed.
+    ``received``: the newest GTIDs that came from it. Unless this ``is_exact``, others may be among them: all that the
+    replica has executed, or what came from all its sources.
     """
 
+    channel: str
     identity: str
     address: str
     received: str
+    is_exact: bool
     filters: Filters
 
 
@@ -104,12 +107,15 @@ def _sources(
         if channel.startswith("group_replication_"):
             continue
         identity = text.get("Source_Server_Id" if server.is_mariadb else "Source_UUID", "").lower()
-        received = applied or newest.get(channel) or text.get("Retrieved_Gtid_Set")  # I1
+        received = applied or newest.get(channel) or text.get("Retrieved_Gtid_Set", "")  # I1
+        # MariaDB says only of all its replications together what they have received.
+        is_exact = bool(received) and (len(named) == 1 or not server.is_mariadb)
         if not received and not server.is_mariadb:
             received = str(server.executed())
         address = f"{text['Source_Host']}:{text.get('Source_Port', '')}"
-        known = "" if identity == "0" else identity
-        found.append(ReplicatedFrom(known, address, received or "", Filters.of(status, "Replicate")))
+        known, filters = "" if identity == "0" else identity, Filters.of(status, "Replicate")
+        channel = channel or text.get("Connection_name", "")
+        found.append(ReplicatedFrom(channel, known, address, received, is_exact, filters))
     return tuple(found)
 
 

@@ -22,6 +22,7 @@ from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
 from relay.mysql.database_snapshots import ROWS, DatabaseSnapshots
+from relay.mysql.errors import Denied
 from relay.mysql.filters import require_unfiltered, warn_of_filters
 from relay.mysql.gtids import common
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
@@ -242,19 +243,24 @@ class MySQLSource(SqlSource):
         return found
 
     def _listed_with(self, address: str) -> Sequence[str]:
-        """Return the other servers of the shards that list an address."""
-        listed = (each for servers in self._shards.values() if address in servers for each in servers)
-        return [each for each in dict.fromkeys(listed) if each != address]
+        """Return the servers of the shards that list an address, without repetition."""
+        return list(dict.fromkeys(each for servers in self._shards.values() if address in servers for each in servers))
 
     def _is_origin(self, address: str, role: Role) -> bool:
-        is_alone = not self._listed_with(address)
+        is_alone = len(self._listed_with(address)) < 2
         return is_alone and not role.is_read_only  # I1: changes may be made on another listed server
 
     def _require_unfiltered(self, server: ServerConnection, role: Role) -> None:
-        self._require_own(server, role)
+        refused = self._upstreams.refused
+        try:
+            self._require_own(server, role)
+        except Denied as error:
+            refused[server.identity] = str(error)
+            raise
+        refused.pop(server.identity, None)
         is_origin, database = self._is_origin(server.account.address, role), self.config.database
         sources = [each for each in role.sources if not (is_origin and each.filters.is_of_others(database))]
-        self._upstreams.require(server, sources)  # I1
+        self._upstreams.require(server, sources, is_origin=is_origin)  # I1
 
     def _require_own(self, server: ServerConnection, role: Role) -> None:
         address = server.account.address

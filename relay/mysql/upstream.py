@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied
@@ -40,10 +39,10 @@ class _Server:
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    """The other listed servers, by their identities. ``silent``: why those that did not answer are unknown."""
+    """The listed servers, by their identities. ``silent``: by address, why those that did not answer are unknown."""
 
     servers: Mapping[str, _Server]
-    silent: Sequence[str]
+    silent: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +55,47 @@ class _Received:
 
 
 class Upstreams:
-    """The servers behind those of a source. ``others``: the addresses that are listed with an address.
+    """The servers behind those of a source. ``listed``: the addresses of the shards that list an address.
 
-    ``require``: raises ``Denied`` for a server that leaves changes out itself.
+    ``require``: raises ``Denied`` for a server that leaves changes out itself. ``refused``: why, by identity.
     """
 
     def __init__(
         self,
         source: str,
-        others: Callable[[str], Sequence[str]],
+        listed: Callable[[str], Sequence[str]],
         connect: Callable[[str], ServerConnection],
         require: Callable[[ServerConnection, Role], None],
     ) -> None:
+        self.refused: dict[str, str] = {}
         self._source = source
-        self._others = others
+        self._addresses = listed
         self._connect = connect
         self._require = require
-        # By address and number of the replication; and by address.
-        self._received: dict[tuple[str, int], _Received] = {}
-        self._asked: dict[str, tuple[SlowCall[_Listed], float]] = {}
-        self._answers: dict[str, _Listed] = {}
+        self._received: dict[tuple[str, str], _Received] = {}  # by address and channel
+        self._identities: dict[str, str] = {}  # by address, as it was last
+        # By the addresses that are asked.
+        self._asked: dict[tuple[str, ...], tuple[SlowCall[_Listed], float]] = {}
+        self._answers: dict[tuple[str, ...], _Listed] = {}
         self._proven: set[str] = set()  # addresses that were once known to lack nothing
         self._warned_of: set[tuple[str, str]] = set()
 
-    def require(self, server: ServerConnection, sources: Sequence[ReplicatedFrom]) -> None:
-        """Raise ``Denied`` if a replica receives the changes of other servers from one that nobody has checked."""
+    def require(self, server: ServerConnection, sources: Sequence[ReplicatedFrom], *, is_origin: bool) -> None:
+        """Raise ``Denied`` if a replica receives the changes of other servers from one that nobody has checked.
+
+        ``is_origin``: changes are made on this server, so what it has replicated is only warned of.
+        """
         address, doubts = server.account.address, list[str]()
-        for number, each in enumerate(sources):
-            from_origin = self._from_origin(server, (address, number), each, exact=len(sources) == 1)
-            if from_origin:
-                continue
-            listed = self._listed(address, wait=address not in self._proven)
-            if problem := _problem(server, each, from_origin, listed, {server.identity}, doubts):
+        self._identities[address] = server.identity
+        for each in sources:
+            problem, from_origin = self.refused.get(each.identity, ""), self._from_origin(server, each)
+            if problem:  # I1: also if it is the origin, because it may not log all that it makes
+                problem = f"it replicates from a listed server that may leave changes out: {problem}"
+            elif not from_origin and (listed := self._listed(address)) is not None:
+                problem = self._problem(server, each, from_origin, listed, {server.identity}, doubts)
+            if problem and not is_origin:
                 raise Denied(f"{address}: {problem}")
+            doubts += [problem] if problem else []
         if not doubts:
             self._proven.add(address)
         for doubt in doubts:
@@ -96,76 +103,89 @@ class Upstreams:
                 self._warned_of.add((address, doubt))
                 log.warning(_UNKNOWN, self._source, address, doubt)
 
-    def _from_origin(
-        self, server: ServerConnection, key: tuple[str, int], each: ReplicatedFrom, *, exact: bool
-    ) -> bool | None:
+    def _from_origin(self, server: ServerConnection, each: ReplicatedFrom) -> bool | None:
         """Return whether the newest of what came from a source was made there; None if that is unknown."""
         if not each.identity:
             return None
-        before, now = self._received.get(key), server.parsed(each.received)
+        key, now = (server.account.address, each.channel), server.parsed(each.received)
+        before = self._received.get(key)
         if before is None or before.identity != each.identity:
             made = _made(server, each)
             if not made and key[0] in self._proven:
                 made = None  # I1: this may be a new primary that has written nothing yet
-        elif exact or not server.is_mariadb:
+        elif not each.is_exact:
+            return _made(server, each) if before.from_origin is None else before.from_origin
+        else:
             fresh = _origins(server, str(now - before.gtids))
             made = each.identity in fresh if fresh else before.from_origin  # I1
-        else:  # MariaDB says only of all its replications together what they have received
-            made = _made(server, each) or before.from_origin
         self._received[key] = _Received(each.identity, now, made)
         return made
 
-    def _listed(self, address: str, *, wait: bool) -> _Listed:
-        """Return what the other listed servers said. ``wait``: for their first answer."""
-        call, due = self._asked.get(address, (None, 0.0))
-        if (call is None or call.done()) and time.monotonic() >= due:
-            call = SlowCall("look-upstream", partial(self._ask, self._others(address)))
-            self._asked[address] = call, time.monotonic() + _ASK_EVERY
-        if call is not None and (call.done() or (wait and address not in self._answers)):
-            self._answers[address] = call.result()
-        return self._answers.get(address) or _Listed({}, ["the other servers in `shards` were not asked yet"])
+    def _listed(self, address: str) -> _Listed | None:
+        """Return what the listed servers said within the last minute; None if that is unknown of a proven address."""
+        asked, now = tuple(self._addresses(address)), time.monotonic()
+        if not {*asked} - {address}:
+            return _Listed({}, {})
+        call, due = self._asked.get(asked, (None, 0.0))
+        if call is not None and call.done():
+            self._answers[asked] = call.result()
+        if call is None or (call.done() and now >= due):
+            if now >= due + _ASK_EVERY:
+                self._answers.pop(asked, None)
+            call = SlowCall("look-upstream", partial(self._ask, asked))
+            self._asked[asked] = call, now + _ASK_EVERY
+        if asked not in self._answers and address not in self._proven:
+            self._answers[asked] = call.result()
+        return self._answers.get(asked)
 
     def _ask(self, addresses: Sequence[str]) -> _Listed:
         answers = call_all("look-upstream", [partial(self._ask_one, each) for each in addresses])
-        known = dict(each for each in answers if not isinstance(each, str))
-        return _Listed(known, [each for each in answers if isinstance(each, str)])
+        found = dict(zip(addresses, answers, strict=True))
+        known = [each for each in found.values() if not isinstance(each, str)]
+        return _Listed(dict(known), {address: each for address, each in found.items() if isinstance(each, str)})
 
     def _ask_one(self, address: str) -> tuple[str, _Server] | str:
         try:
             with closing(self._connect(address)) as server:
+                self._identities[address] = server.identity
                 role, problem = role_of(server), ""
                 try:
                     self._require(server, role)
                 except Denied as error:
                     problem = str(error)
                 return server.identity, _Server(address, problem, role.sources)
-        except RelayError as error:
+        except Exception as error:  # I12: whatever it answers, it is not the server that is read
             return str(error)
 
-
-def _problem(
-    server: ServerConnection,
-    each: ReplicatedFrom,
-    from_origin: bool | None,
-    listed: _Listed,
-    passed: set[str],
-    doubts: list[str],
-) -> str:
-    """Return why what comes from a source may lack changes, or ""; add to ``doubts`` what is unknown."""
-    if from_origin or each.identity in passed:
-        return ""
-    if (found := listed.servers.get(each.identity)) is not None:
-        behind = (
-            _problem(server, more, _made(server, more), listed, passed | {each.identity}, doubts)
-            for more in found.sources
-        )
-        problem = found.problem or next(filter(None, behind), "")  # I1
-        return problem and f"it replicates from {found.address}, which may leave changes out: {problem}"
-    if listed.silent or from_origin is None:
-        doubts.append("; ".join([f"it replicates from {each.address}, {_why(each)}", *listed.silent]))
-        return ""
-    origins = ", ".join(sorted(_origins(server, each.received) - {each.identity}))
-    return _UNLISTED.format(identity=each.identity, address=each.address, origins=origins)
+    def _problem(
+        self,
+        server: ServerConnection,
+        each: ReplicatedFrom,
+        from_origin: bool | None,
+        listed: _Listed,
+        passed: set[str],
+        doubts: list[str],
+    ) -> str:
+        """Return why what comes from a source may lack changes, or ""; add to ``doubts`` what is unknown."""
+        if from_origin or each.identity in passed:
+            return ""
+        if (found := listed.servers.get(each.identity)) is not None:
+            passed.add(each.identity)
+            behind = (
+                self._problem(server, more, _made(server, more), listed, passed, doubts) for more in found.sources
+            )
+            problem = found.problem or next(filter(None, behind), "")  # I1
+            return problem and f"it replicates from {found.address}, which may leave changes out: {problem}"
+        silent = [
+            why
+            for address, why in listed.silent.items()
+            if self._identities.get(address, each.identity) == each.identity  # I1: it may be this source
+        ]
+        if silent or from_origin is None:
+            doubts.append("; ".join([f"it replicates from {each.address}, {_why(each)}", *silent]))
+            return ""
+        origins = ", ".join(sorted(_origins(server, each.received) - {each.identity}))
+        return _UNLISTED.format(identity=each.identity, address=each.address, origins=origins)
 
 
 def _why(each: ReplicatedFrom) -> str:
@@ -175,9 +195,11 @@ def _why(each: ReplicatedFrom) -> str:
 
 
 def _made(server: ServerConnection, each: ReplicatedFrom) -> bool | None:
-    """Return whether a source made something of what came from it; None if nothing came."""
+    """Return whether a source made the newest of what came from it; None if that is unknown."""
     origins = _origins(server, each.received)
-    return each.identity in origins if origins and each.identity else None
+    if not origins or not each.identity:
+        return None
+    return each.identity in origins or (False if each.is_exact else None)
 
 
 def _origins(server: ServerConnection, gtids: str) -> set[str]:

@@ -7,7 +7,6 @@ from relay.mysql_dialect.statement_text import (
     ANSI_QUOTES,
     END,
     MARIADB,
-    UNKNOWN_MODE,
     StatementScanner,
     Token,
     after_table,
@@ -143,7 +142,7 @@ def keeps_values(before: Mapping[str, str] | None, sql: str, sql_mode: int) -> b
         parts = parts_of(after_table(words, "ALTER"))
         if not parts or _OF_PARTITIONS.fullmatch(_normal(outside(parts[0]))):
             return bool(parts)
-        is_strict = sql_mode != UNKNOWN_MODE and bool(sql_mode & _STRICT)
+        is_strict = bool(sql_mode & _STRICT)
         return all(_keeps(part, before, is_strict) for part in parts)
     except (LookupError, ValueError):
         return False

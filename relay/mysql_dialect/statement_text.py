@@ -20,7 +20,8 @@ MASKED = "***"  # replaces a literal in a statement that is shown without its va
 ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 10, 1 << 20
 MARIADB = 1 << 62  # not a bit of a server: the relay adds it to the mode of a statement of MariaDB
 _READ_BY = ANSI_QUOTES | BRACKETS | NO_BACKSLASH_ESCAPES | MARIADB
-UNKNOWN_MODE = -1  # the mode for statements whose session's mode is unknown
+# A flag, and all that may be in the mode, for statements whose session's mode is unknown.
+UNKNOWN_MODE = 1 << 63 | ANSI_QUOTES | BRACKETS | NO_BACKSLASH_ESCAPES
 
 
 @cache

@@ -100,7 +100,7 @@ _PLAIN = re.compile(r"[\x09-\x0d\x20]*(?:[0-9A-Za-z_]+(?:[\x09-\x0d\x20]+|(?==))
 
 def classify(sql: str, database: str, sql_mode: int = 0, *, lower_case: bool = False) -> Classified:
     """Return what a statement executed in ``database`` does. ``lower_case``: whether the server stores names so."""
-    is_unknown = sql_mode == UNKNOWN_MODE
+    is_unknown = sql_mode & UNKNOWN_MODE == UNKNOWN_MODE
     reader = StatementScanner(next(_PLAIN.finditer(sql))[0] if is_unknown else sql, database, sql_mode, lower_case)
     said = _read(reader)
     # Its first words are enough if they show that it is about no table, and are not everything that was read.

@@ -27,6 +27,7 @@ from relay.observe.access import Access, client_side
 from relay.operations.status import relayed_tables
 from relay.process.connections import Closable
 from relay.source import CheckedTable, Finding
+from relay.stream.new_tables import known_in
 from relay.stream.topic_partitions import moved_keys, moved_tables
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
@@ -155,7 +156,7 @@ def _moved(config: Config, admin: AdminClient) -> tuple[dict[str, str], dict[str
             read = view.newest(name)
             if read is not None and read.plan is not None:
                 of = [table for table, entry in config.tables.items() if entry.name == name]
-                tables |= moved_tables(read.plan, of, config.claims)
+                tables |= moved_tables(known_in(read.plan, read, config.claims), of, config.claims)
                 found |= moved_keys(admin, config, read.plan, view.requested_of(name))
     return found, tables
 

@@ -21,6 +21,7 @@ from relay.avro.schema import change_schema
 from relay.change import Uncarriable
 from relay.dynamodb.values import canonical_item, canonical_number, canonical_value
 from relay.errors import RelayError
+from relay.mysql_dialect.charsets import NotText
 from relay.table import Column, KeyColumn, TableSchema
 from relay.types.columns import EPOCH, REST, ColumnKind, column_type
 from spark_consumers.kept_rows import KeptRow
@@ -86,8 +87,11 @@ class ComparedTable:
         return ComparedRow(self._key(row.key), values, row.incomplete, row.event_id)
 
     def key_of(self, key: Mapping[str, Any]) -> ComparedKey:
-        """Return the key of a change, as the source or the topic has it."""
-        return self._key([key[column.name] for column in self.key])
+        """Return the key of a change, as the source or the topic has it. Raises ``RelayError`` if it is not text."""
+        parts = [key[column.name] for column in self.key]
+        if wrong := next((part for part in parts if isinstance(part, NotText)), None):
+            raise RelayError(f"table {self.table}: the key of a row cannot be compared: {wrong}")
+        return self._key(parts)
 
     def shown(self, key: ComparedKey) -> dict[str, str]:
         return {column.name: part for column, part in zip(self.key, key, strict=True)}

@@ -17,7 +17,7 @@ from relay.avro.registry import open_schemas
 from relay.config import Config, SourceConfig
 from relay.config.errors import did_you_mean
 from relay.config.per_table import NO_READS
-from relay.config.topic_routes import matches
+from relay.config.topic_routes import by_table, matches
 from relay.config.yaml_file import parse
 from relay.engine.kinds import open_source
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
@@ -34,8 +34,9 @@ from relay.process.slow_call import call_all
 from relay.records import Gap, Plan, SnapshotControl, StreamId
 from relay.snapshots.control import restarted
 from relay.stream.lost_state import SCHEMAS_LOST, LostState
+from relay.stream.new_tables import known_in
 from relay.stream.planning import Planning
-from relay.stream.topic_partitions import moved_tables
+from relay.stream.topic_partitions import topic_under
 from relay.stream.watermark_records import key_beside
 
 _JOIN_TIMEOUT = 60.0  # seconds until this process must have become the only member of the group
@@ -115,15 +116,19 @@ def accept_moves(config: Config, names: Sequence[str], *, patience: float = _PAT
     with ExitStack() as stack:
         group, view = _only_member(stack, settings)  # nobody publishes to the former topic any longer
         plans: dict[StreamId, Plan] = {}
-        for stream, plan in ((each.stream, each.plan) for entry in config.sources for each in view.planned(entry.name)):
-            assert plan is not None
-            of = [table for table, entry in config.tables.items() if entry.name == stream.source]
-            known.update(table for table in of if table in plan.topics)
-            chosen = [table for table in moved_tables(plan, of, config.claims) if any(matches(n, table) for n in names)]
-            moved |= {table: plan.topics[table] for table in chosen}
-            if chosen:
-                topics_now = {table: config.topic(table) for table in chosen}
-                plans[stream] = replace(plan, topics={**plan.topics, **topics_now})
+        for committed in (each for entry in config.sources for each in view.planned(entry.name)):
+            assert committed.plan is not None
+            plan = known_in(committed.plan, committed, config.claims)
+            before = {table: topic_under(plan, table, config.claims) for table in plan.keys}
+            known.update(before)
+            chosen = [table for table in before if any(matches(name, table) for name in names)]
+            now = {**before, **{table: config.topic(table) for table in chosen}}
+            if now == before:
+                continue
+            moved |= {table: before[table] for table in chosen if now[table] != before[table]}
+            routes = by_table(config.topics)
+            others = {table: topic for table, topic in now.items() if topic != config.topic(table)}
+            plans[committed.stream] = replace(plan, routes=routes, topics=others)
         for name in names:
             if not any(matches(name, table) for table in known):
                 hint = did_you_mean(name, sorted(known), "those that were are ")

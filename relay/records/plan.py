@@ -21,7 +21,8 @@ class Plan(StoredRecord):
     how many of its key columns choose the partition. ``past``: the newest shard of each name before a reset.
     ``in_force``: the hash of the config with which workers may read this source (`PartitionOwner`); empty until one
     does. ``partitions``: by topic, how many partitions the changes of its table went to. ``cluster``: the id of the
-    Kafka cluster for which it was made; empty if that is not known. ``topics``: by table, where its changes went.
+    Kafka cluster for which it was made; empty if that is not known. ``routes``: `topics` of the config by
+    which the changes of its tables went to their topics; ``topics``: by table, its topic where that is another one.
     """
 
     requested: str
@@ -36,6 +37,7 @@ class Plan(StoredRecord):
     in_force: str = ""
     partitions: Mapping[str, int] = field(default_factory=dict)
     cluster: str = ""
+    routes: Mapping[str, str] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
 
     def start_of(self, shard: Shard) -> Start:

@@ -8,6 +8,7 @@ from relay.config.topic_routes import TopicClaims
 from relay.records import CommittedStream, Plan, UnplannedTable
 from relay.source import Source
 from relay.stream.planning import key_of
+from relay.stream.topic_partitions import topic_under
 from relay.table import TableSchema
 
 _MOST_NAMED = 500  # tables in one checkpoint, whose record would otherwise become too large
@@ -40,7 +41,7 @@ class NewTables:
             return None
         # Kept until the plan shows them: the transaction that adds them may be aborted.
         self._new = {name: table for name, table in self._new.items() if name not in plan.keys}
-        return _with(plan, {**self._unplanned(self._new.values()), **self._announced()})
+        return _with(plan, {**self._unplanned(self._new.values()), **_announced(self._committed)}, self._claims)
 
     def take_added(self) -> list[str]:
         """Return the tables that were added to the plan since the last call, whichever worker found them."""
@@ -50,10 +51,6 @@ class NewTables:
             return []
         return [table for table in plan.keys if table not in before.keys]
 
-    def known_in(self, plan: Plan) -> Plan:
-        """Return ``plan`` with the tables that, by the committed checkpoints, it lacks."""
-        return _with(plan, self._announced()) or plan
-
     def unplanned(self) -> Mapping[str, UnplannedTable]:
         """Return the tables of this worker's pages that the plan lacks, for the checkpoint that covers them."""
         plan = self._committed.plan
@@ -62,22 +59,37 @@ class NewTables:
         self._met = {name: table for name, table in self._met.items() if name not in plan.keys}
         return self._unplanned(islice(self._met.values(), _MOST_NAMED))
 
-    def _announced(self) -> Mapping[str, UnplannedTable]:
-        shards, segments = self._committed.checkpoints.values(), self._committed.segments.values()
-        told = chain((each.unplanned for each in shards), (each.unplanned for each in segments))
-        return {name: table for tables in told for name, table in tables.items()}
+    def known_in(self, plan: Plan) -> Plan:
+        """Return ``plan`` with the tables that, by the committed checkpoints, it lacks."""
+        return known_in(plan, self._committed, self._claims)
 
     def _unplanned(self, tables: Iterable[TableSchema]) -> dict[str, UnplannedTable]:
-        topic = self._claims.topic if self._claims is not None else lambda table: ""
-        return {each.table: UnplannedTable(key_of(each), each.hash_columns, topic(each.table)) for each in tables}
+        claims = self._claims
+        return {
+            each.table: UnplannedTable(key_of(each), each.hash_columns, claims.topic(each.table) if claims else "")
+            for each in tables
+        }
 
 
-def _with(plan: Plan, tables: Mapping[str, UnplannedTable]) -> Plan | None:
+def known_in(plan: Plan, committed: CommittedStream, claims: TopicClaims | None) -> Plan:
+    """Return the ``plan`` of a stream with the tables that, by the ``committed`` checkpoints, it lacks."""
+    return _with(plan, _announced(committed), claims) or plan
+
+
+def _announced(committed: CommittedStream) -> Mapping[str, UnplannedTable]:
+    shards, segments = committed.checkpoints.values(), committed.segments.values()
+    told = chain((each.unplanned for each in shards), (each.unplanned for each in segments))
+    return {name: table for tables in told for name, table in tables.items()}
+
+
+def _with(plan: Plan, tables: Mapping[str, UnplannedTable], claims: TopicClaims | None) -> Plan | None:
     """Return ``plan`` with the keys and topics of the ``tables`` that it lacks, or None if it has them all."""
     new = {name: table for name, table in tables.items() if name not in plan.keys}
     if not new:
         return None
     keys = {name: table.key for name, table in new.items()}
     hashed = {name: table.hashed for name, table in new.items()}
-    topics = {name: table.topic for name, table in new.items() if table.topic}
-    return replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed}, topics={**topics, **plan.topics})
+    found = replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed})
+    told = {name: each.topic for name, each in new.items() if each.topic}
+    others = {name: told[name] for name in told if claims is None or told[name] != topic_under(found, name, claims)}
+    return replace(found, topics={**others, **plan.topics})

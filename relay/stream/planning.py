@@ -65,7 +65,7 @@ class Planning:
             shards, past = renamed(begin.shards, before, checkpoints)
         floor = committed.floor
         made = Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past)
-        return replace(made, partitions=before.partitions, topics=before.topics), gap
+        return replace(made, partitions=before.partitions, routes=before.routes, topics=before.topics), gap
 
     def after_loss(self, stream: StreamId, requested: str, loss: Loss) -> tuple[Plan, Gap]:
         """Return a new plan for a stream whose plan is lost, and its gap (I9). Parameters: see `again`."""
@@ -125,7 +125,7 @@ class Planning:
         start = {shard.id: {"type": "trim_horizon"} for shard in self.source.shards()}
         keys, config_hash = self._keys(), self.source.config_hash()
         made = Plan(self.source.start, now, start, keys, config_hash, gap.id, floor, in_force=before.in_force)
-        return replace(made, partitions=before.partitions, topics=before.topics), gap
+        return replace(made, partitions=before.partitions, routes=before.routes, topics=before.topics), gap
 
     def check(self, plan: Plan) -> None:
         """Refuse ``plan`` if it contradicts the config or the table. Raises ``ConfigError``."""

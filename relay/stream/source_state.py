@@ -81,6 +81,7 @@ class SourceState:
         latest = ShardCheckpoints(source, lineage, self.new_tables, self.snapshots)
         self.shards = OpenShards(source, latest, self.readers, self.set_aside, is_awaited=self.caught_up is not None)
         self._checked: Plan | None = None  # the plan that was checked last
+        self._on_their_topics: set[str] = set()  # tables that have the topic of that plan
         self.look.soon()
 
     @property
@@ -168,22 +169,24 @@ class SourceState:
 
     def check_plan(self) -> None:
         """Refuse a plan that contradicts the config or the table. Raises ``ConfigError``."""
-        if (plan := self.plan) is None or plan is self._checked:  # I2
+        if (plan := self.plan) is None or plan is self._checked:
             return
         is_first, self._checked = self._checked is None, plan
-        tables = self.source.tables()
-        with fault_of(self.source.name):
-            if is_first:
-                self.planning.check(plan)
-            # `relay reset --moved` may have been run while this worker hung.
-            self.planning.check_topics(self.new_tables.known_in(plan), (each.table for each in tables))
+        self._on_their_topics.clear()  # I2: `relay reset --moved` may have been run while this worker hung
         if is_first:
+            tables = self.source.tables()
+            with fault_of(self.source.name):
+                self.planning.check(plan)
+                self.planning.check_topics(self.new_tables.known_in(plan), (each.table for each in tables))
             self.new_tables.begin(plan, tables if self.source.has_journals else ())
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         if self.plan is not None:
             self.planning.check_tables(self.plan, tables)
-            self.planning.check_topics(self.plan, (each.table for each in tables))  # I2
+            names = {each.table for each in tables} - self._on_their_topics
+            if names:
+                self.planning.check_topics(self.new_tables.known_in(self.plan), sorted(names))  # I2
+                self._on_their_topics |= names
             self.new_tables.meet(self.plan, tables)
 
     def check_journal(self, shard: Shard, journal: ReshardJournal) -> None:

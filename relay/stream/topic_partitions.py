@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient
 
 from relay.change import MARK, Change, Images, Operation, event_id
 from relay.config import Config
-from relay.config.topic_routes import TopicClaims
+from relay.config.topic_routes import TopicClaims, by_table
 from relay.kafka import topics
 from relay.kafka.partition_offsets import offset_bounds
 from relay.records import Plan
@@ -18,20 +18,26 @@ def with_partitions(plan: Plan, config: Config, requested: Mapping[str, int]) ->
     """Return ``plan`` with its topics and their partitions as ``config`` has them; itself if it has them already.
 
     ``requested``: by topic, the numbers that `relay repartition` has requested. These topics keep theirs, and a table
-    keeps its topic.
+    keeps its topic: the plan remembers the routes of its tables.
     """
-    now, unknown = _partitions(plan, config, requested), plan.keys.keys() - plan.topics.keys()
-    if now.items() <= plan.partitions.items() and not unknown:
+    now = _partitions(plan, config, requested)
+    if now.items() <= plan.partitions.items() and plan.routes:
         return plan
-    topics = {table: config.topic(table) for table in sorted(unknown)}
-    return replace(plan, partitions={**plan.partitions, **now}, topics={**plan.topics, **topics})
+    return replace(plan, partitions={**plan.partitions, **now}, routes=plan.routes or by_table(config.topics))
+
+
+def topic_under(plan: Plan, table: str, claims: TopicClaims) -> str:
+    """Return the topic to which the changes of a table went under ``plan``; "" if there were none."""
+    if table not in plan.keys or not plan.routes:
+        return ""
+    return plan.topics.get(table) or claims.topic(table, plan.routes)
 
 
 def moved_tables(plan: Plan, tables: Iterable[str], claims: TopicClaims) -> dict[str, str]:
     """Return, by table, that the config gives it another topic than its changes under ``plan`` went to."""
     found = {}
     for table in tables:
-        if (old := plan.topics.get(table)) is not None and old != (new := claims.topic(table)):  # I2
+        if (old := topic_under(plan, table, claims)) and old != (new := claims.topic(table)):  # I2
             found[table] = (
                 f"the changes of table {table} went to topic {old}, but the config says {new}: whoever reads {old} "
                 "would miss the next changes. Set `topics` back. To move the table, stop the relay, let every consumer "

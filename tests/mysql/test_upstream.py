@@ -65,12 +65,11 @@ def upstreams(*listed: FakeServer, down: Sequence[str] = ()) -> Upstreams:
             raise Interrupted(f"{address} is down")
         return servers[address]
 
-    others = [*servers, *down]
-    return Upstreams("s", lambda address: [each for each in others if each != address], connect, lambda *_: None)
+    return Upstreams("s", lambda address: [*servers, *down], connect, lambda *_: None)
 
 
 def require(checked: Upstreams, server: FakeServer) -> None:
-    checked.require(server, role_of(server).sources)
+    checked.require(server, role_of(server).sources, is_origin=False)
 
 
 C = "5e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -131,21 +130,74 @@ def test_a_source_that_made_something_once_is_left_when_it_passes_on_what_others
     require(checked, FakeReplica("one", B, f"{B}:1-2,{C}:1-4"))
 
 
-def test_each_of_several_sources_of_a_mariadb_makes_transactions_of_its_own() -> None:
+def test_what_a_replica_has_executed_does_not_prove_that_a_source_passes_changes_on() -> None:
+    """I12: another channel may have brought it, or a former source, so a channel that is idle would stop the shard."""
+    checked, idle = upstreams(), FakeReplica("one", B, "")
+    for executed in (f"{C}:1-3", f"{C}:1-4"):
+        idle.gtids = executed
+        require(checked, idle)
+
+
+def test_a_primary_that_replicates_too_is_only_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """I12: one that was promoted, and still has its replication."""
+    promoted = FakeReplica("one", B, f"{C}:1-3")
+    upstreams().require(promoted, role_of(promoted).sources, is_origin=True)
+    assert "which `shards` does not list" in caplog.text
+
+
+def test_a_listed_server_that_is_away_is_no_excuse_if_it_was_another_one(caplog: pytest.LogCaptureFixture) -> None:
+    """I1: the check would be off while any listed server is away."""
+    down = ["two:3306"]
+    checked, server = upstreams(FakeServer("two", "", uuid=C), down=down), FakeReplica("one", B, f"{C}:1-3")
+    require(checked, server)
+    assert "two:3306 is down" in caplog.text
+    down.clear()
+    again = upstreams(FakeServer("two", "", uuid=C), down=down)
+    with pytest.raises(Denied, match="which `shards` does not list"):
+        require(again, server)
+    down.append("two:3306")
+    again._answers.clear()
+    again._asked.clear()
+    with pytest.raises(Denied, match="which `shards` does not list"):
+        require(again, server)
+
+
+def test_a_replica_of_a_server_that_was_refused_is_refused_although_that_is_the_origin() -> None:
+    """I1: such as a primary that does not log some of its changes."""
+    checked = upstreams()
+    checked.refused[B] = "its binlog_ignore_db is shop"
+    with pytest.raises(Denied, match="a listed server that may leave changes out: its binlog_ignore_db is shop"):
+        require(checked, FakeReplica("one", B, f"{B}:1-3"))
+
+
+def test_an_answer_of_a_listed_server_that_nobody_expects_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """I12"""
+
+    class Odd(FakeServer):
+        def refresh(self) -> None:
+            raise KeyError("log_bin")
+
+    require(upstreams(Odd("two", "", uuid=B)), FakeReplica("one", B, f"{C}:1-3"))
+    assert "log_bin" in caplog.text
+
+
+def test_each_of_several_sources_of_a_mariadb_makes_transactions_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     """I1: the position says only of all of them together what was received."""
 
     def of(position: str, *sources: str) -> Sequence[ReplicatedFrom]:
-        return [ReplicatedFrom(each, "db:3306", position, Filters({})) for each in sources]
+        is_exact = len(sources) == 1
+        return [ReplicatedFrom(each, each, "db:3306", position, is_exact, Filters({})) for each in sources]
 
     server, checked, alone = FakeMariaDB("", ""), upstreams(), upstreams()
     server.server_id = 9
     for position in ("1-1-5,2-2-7", "1-1-5,2-2-8"):
-        checked.require(server, of(position, "1", "2"))
-    with pytest.raises(Denied, match="from the server 3 at"):
-        upstreams().require(server, of("1-1-5,2-2-8", "1", "2", "3"))
-    alone.require(server, of("1-1-5,2-2-7", "1"))
+        checked.require(server, of(position, "1", "2"), is_origin=False)
+    assert not caplog.records
+    upstreams().require(server, of("1-1-5,2-2-8", "1", "2", "3"), is_origin=False)
+    assert "the server 3, which is not among the servers" in caplog.text
+    alone.require(server, of("1-1-5,2-2-7", "1"), is_origin=False)
     with pytest.raises(Denied, match=r"changes of other servers \(2\)"):
-        alone.require(server, of("1-1-5,2-2-8", "1"))
+        alone.require(server, of("1-1-5,2-2-8", "1"), is_origin=False)
 
 
 def identity(server: Any) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, NO_BACKSLASH_ESCAPES, UNKNOWN_MODE
+from relay.mysql_dialect.statement_text import ANSI_QUOTES, BRACKETS, MARIADB, NO_BACKSLASH_ESCAPES, UNKNOWN_MODE
 from relay.mysql_dialect.statements import Classified, Kind, classify
 
 
@@ -168,6 +168,13 @@ def test_a_statement_whose_tables_are_not_all_read_may_change_each_that_it_names
     said = classify(sql, "shop")
     assert (said.kind, said.tables, said.renamed) == (Kind.CHANGE, (), ())
     assert ("shop", "orders") in said.names
+
+
+def test_in_an_unknown_mode_each_server_executes_its_own_comments() -> None:
+    """I1: MySQL reads the name between two comments that only MariaDB executes."""
+    sql = "TRUNCATE /*M! ' */ shop.t /* ' */"
+    assert ("shop", "t") in classify(sql, "other", UNKNOWN_MODE).names
+    assert ("shop", "t") not in classify(sql, "other", UNKNOWN_MODE | MARIADB).names
 
 
 @pytest.mark.parametrize(

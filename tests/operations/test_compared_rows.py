@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from relay.errors import RelayError
+from relay.mysql_dialect.charsets import NotText
 from relay.operations.compared_rows import ComparedRow, ComparedTable, digest_pairs
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.kept_rows import KeptRow
@@ -109,3 +111,10 @@ def test_keys_have_the_texts_of_the_copy() -> None:
     row = table.of_source({"n": "7", "b": b"\xff", "t": 1_000_000, "d": "2024-01-31 09:00:00.500"}, "{}")
     assert row.key == ("7", "/w==", "1970-01-01T00:00:01.000000Z", "2024-01-31 09:00:00.5")
     assert table.of_kept(KeptRow(("7.0", *row.key[1:]), ("{}",), False, "")).key == row.key
+
+
+def test_a_key_with_bytes_that_are_not_text_is_not_compared_by_what_is_said_of_it() -> None:
+    """I8: no row has that key, so a row that is missing would count as right."""
+    table = ComparedTable(TableSchema("shop", "t", (KeyColumn("k", "string"),), 1, (Column("v", "string"),)))
+    with pytest.raises(RelayError, match="table t: the key of a row cannot be compared"):
+        table.of_source({"k": NotText(b"\xa4")}, {"k": NotText(b"\xa4"), "v": "a"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -85,8 +86,12 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
 
 
 def state(relay: Maintained, source: ScriptedSource, topic: str) -> SourceState:
-    """A worker whose config gives each table the ``topic``, with the table's name in the place of ``*``."""
-    claims = TopicClaims(lambda table: topic.replace("*", table), ())
+    """A worker whose config gives each table the ``topic``, a template."""
+
+    def topic_of(table: str, topics: Mapping[str, str] | None = None) -> str:
+        return (topics or {"default": topic})["default"].format(name="test", table=table)
+
+    claims = TopicClaims(topic_of, ())
     return SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool(), claims=claims)
 
 
@@ -96,7 +101,7 @@ def test_the_checkpoint_that_first_covers_a_table_says_where_its_changes_went(so
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     source.tables = list  # type: ignore[method-assign]
-    first, later = state(relay, source, "first.*"), TableSchema("orders", "later", (KeyColumn("a", "int"),), 1)
+    first, later = state(relay, source, "first.{table}"), TableSchema("orders", "later", (KeyColumn("a", "int"),), 1)
     first.check_plan()
     first.poll_listing(relay.owned)
     first.shards.open_ready(relay.owned)
@@ -107,14 +112,14 @@ def test_the_checkpoint_that_first_covers_a_table_says_where_its_changes_went(so
     first.close_shards()
     relay.write("shard-00000", told)
     source.tables = lambda: [later]  # type: ignore[method-assign]
-    state(relay, source, "first.*").check_plan()
+    state(relay, source, "first.{table}").check_plan()
     with pytest.raises(ConfigError, match=r"of table later went to topic first.later, but the config says other.later"):
-        state(relay, source, "other.*").check_plan()
+        state(relay, source, "other.{table}").check_plan()
     relay.serve_until(lambda: "later" in relay.plan.keys)
     assert relay.plan.topics["later"] == "first.later"
-    state(relay, source, "first.*").check_plan()
+    state(relay, source, "first.{table}").check_plan()
     source.tables = list  # type: ignore[method-assign]
-    other = state(relay, source, "other.*")  # which leaves the table out, until it appears again
+    other = state(relay, source, "other.{table}")  # which leaves the table out, until it appears again
     other.check_plan()
     with pytest.raises(ConfigError, match=r"of table later went to topic first.later"):
         other.check_tables([later])
@@ -125,11 +130,13 @@ def test_a_worker_that_hung_while_a_move_was_confirmed_is_refused(source: Script
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     (table,) = source.tables()
-    hung = state(relay, source, "test.*")
+    hung = state(relay, source, "{name}.{table}")
     hung.check_plan()
-    assert relay.plan.topics == {table.table: f"test.{table.table}"}
+    hung.check_tables([table])
+    assert (relay.plan.routes, relay.plan.topics) == ({"default": "{name}.{table}"}, {})
     hung.check_plan()
     moved = replace(relay.plan, topics={table.table: "elsewhere"})
     relay.view.apply(relay.stream.plan_key, moved.to_json())
+    hung.check_plan()
     with pytest.raises(ConfigError, match=f"went to topic elsewhere, but the config says test.{table.table}"):
-        hung.check_plan()
+        hung.check_tables([table])

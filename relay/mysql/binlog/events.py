@@ -21,7 +21,7 @@ from relay.mysql.binlog.rows import Change, RowDecoder, UnreadableColumn
 from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
 from relay.mysql_dialect.charsets import BINARY, charset, decoder, is_single_byte, unlike_ascii
-from relay.mysql_dialect.statement_text import UNKNOWN_MODE, with_plain_blanks
+from relay.mysql_dialect.statement_text import MARIADB, UNKNOWN_MODE, with_plain_blanks
 from relay.mysql_dialect.statements import Classified, Kind, classify
 from relay.mysql_dialect.streamed_transaction import Origin
 from relay.mysql_dialect.tables import Table
@@ -243,9 +243,9 @@ def statement_text(raw: bytes, encoding: str, sql_mode: int) -> tuple[str, int]:
         text = decoder(encoding)(raw)
     except UnicodeDecodeError:
         text = raw.decode("utf-8", "backslashreplace")
-        return text, sql_mode if encoding.startswith("utf8") else UNKNOWN_MODE
+        return text, sql_mode if encoding.startswith("utf8") else UNKNOWN_MODE | sql_mode & MARIADB
     if any(byte in raw for byte in unlike_ascii(encoding)):  # I1
-        return text, UNKNOWN_MODE
+        return text, UNKNOWN_MODE | sql_mode & MARIADB
     return with_plain_blanks(text, sql_mode) if is_single_byte(encoding) and "\xa0" in text else text, sql_mode
 
 
