@@ -90,7 +90,7 @@ class Upstreams:
         for each in sources:
             problem, from_origin = self.refused.get(each.identity, ""), self._from_origin(server, each)
             if problem:  # I1: also if it is the origin, because it may not log all that it makes
-                problem = f"it replicates from a listed server that may leave changes out: {problem}"
+                problem = f"it replicates from {each.address}, which may leave changes out: {problem}"
             elif not from_origin and (listed := self._listed(address)) is not None:
                 problem = self._problem(server, each, from_origin, listed, {server.identity}, doubts)
             if problem and not is_origin:

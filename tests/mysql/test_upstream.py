@@ -166,7 +166,7 @@ def test_a_replica_of_a_server_that_was_refused_is_refused_although_that_is_the_
     """I1: such as a primary that does not log some of its changes."""
     checked = upstreams()
     checked.refused[B] = "its binlog_ignore_db is shop"
-    with pytest.raises(Denied, match="a listed server that may leave changes out: its binlog_ignore_db is shop"):
+    with pytest.raises(Denied, match="from db:3306, which may leave changes out: its binlog_ignore_db is shop"):
         require(checked, FakeReplica("one", B, f"{B}:1-3"))
 
 
