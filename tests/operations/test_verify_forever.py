@@ -112,7 +112,7 @@ def test_a_planted_fault_is_accused_after_ten_minutes_and_nothing_else(
     fault(world)
     world.rounds(9)
     assert world.accused == set()
-    world.rounds(25)
+    world.rounds(60)  # a key of the cache is drawn at random: of 1,000 runs, one had not met it after 25
     assert world.accused == FAULTS[fault]
     assert len(world.told) == len(FAULTS[fault])
 
