@@ -58,6 +58,7 @@ class KafkaBroker(EmbeddedServer):
 
     name = "kafka"
     ports_needed = 2
+    start_timeout = 300.0  # seconds; after a kill, a busy machine recovers the log slowly
 
     @property
     def bootstrap_servers(self) -> str:

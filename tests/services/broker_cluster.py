@@ -45,7 +45,6 @@ class _Node(KafkaBroker):
     """A process of the cluster. Its ports are chosen before any starts, because each has to know the controller's."""
 
     ports_needed = 0
-    start_timeout = 300.0
 
     def __init__(self, number: int, ports: tuple[int, ...], cluster_id: str, folder: Path, **options: str) -> None:
         super().__init__(folder, options={**_SETTINGS, "node.id": str(number), **options})
