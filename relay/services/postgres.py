@@ -9,7 +9,7 @@ import psycopg
 
 from relay.errors import Unavailable
 from relay.jvm.jars import fetch_all
-from relay.process.account import data_folder, reachable_copy, unprivileged
+from relay.process.account import data_folder, give_ownership, reachable_copy, unprivileged
 from relay.process.managed import HOST, ManagedProcess
 from relay.services.server import EmbeddedServer
 
@@ -51,6 +51,7 @@ class PostgresServer(EmbeddedServer):
         shutil.rmtree(part, ignore_errors=True)
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
+        give_ownership(secret)  # initdb opens its standard input again, as the account that it runs as
         command = [_program("initdb"), f"--pgdata={part}", f"--username={USER}", "--pwfile=/dev/stdin"]
         command += ["--auth-host=scram-sha-256", "--auth-local=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
         process = ManagedProcess(command, self.log, account=unprivileged(), stdin=secret)

@@ -51,6 +51,16 @@ def test_an_unknown_option_is_named() -> None:
         PostgresServer(options={"no_such_thing": "1"}).start()
 
 
+def test_it_starts_under_the_umask_of_the_command_line() -> None:
+    """As root, it runs as another user, who may not read what root writes under this umask."""
+    before = os.umask(0o077)
+    try:
+        with PostgresServer() as server:
+            assert server.execute("SELECT 1") == [(1,)]
+    finally:
+        os.umask(before)
+
+
 def test_a_stop_leaves_nothing() -> None:
     with PostgresServer() as server:
         folder, data, pid = server.folder, server.data, server.process.pid
