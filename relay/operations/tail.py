@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,6 +24,8 @@ from relay.kafka.key_ranges import is_within, key_range
 from relay.kafka.partition_offsets import Partition, offset_bounds
 from relay.kafka.same_topics import SameTopics
 from relay.keyrange import KeyRange
+
+log = logging.getLogger(__name__)
 
 
 def tail(
@@ -48,8 +51,14 @@ def tail(
     admin = kafka_topics.connect(config)
     existing = kafka_topics.list_topics(admin, config)
     if missing := [topic for topic in topics if topic not in existing]:
-        servers = config.kafka.bootstrap_servers
-        raise Unavailable(f"topic {missing[0]!r} does not exist at {servers} yet; `relay run` creates it")
+        problem = f"does not exist at {config.kafka.bootstrap_servers} yet; `relay run` creates it"
+        if names or len(missing) == len(topics):  # I12
+            raise Unavailable(f"topic {missing[0]!r} {problem}")
+        for each in missing:
+            log.warning(
+                "topic %r %s. The other topics are shown; to see this one, too, start again later", each, problem
+            )
+        topics = [topic for topic in topics if topic in existing]
     changes = set(map(config.topic, config.tables))
     bounds = offset_bounds(admin, [(topic, number) for topic in topics for number in existing[topic].partitions])
     starts = _starts(config, topics, start, bounds)

@@ -330,6 +330,18 @@ class TestOnABroker:
         with pytest.raises(Unavailable, match=f"topic '{unique}.orders' does not exist at .*`relay run` creates it"):
             self.shown(config(unique, kafka.bootstrap_servers))
 
+    def test_a_topic_that_does_not_exist_yet_hides_no_other(
+        self, relayed: Config, values: Callable[[int], bytes], producer: Producer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """I12."""
+        entry = relayed.sources[0]
+        both = relayed.model_copy(update={"sources": [entry, entry.model_copy(update={"name": "new", "table": "new"})]})
+        self.publish(producer, relayed.topic("orders"), values(1))
+        assert self.ids(self.shown(both)) == ["event-1"]
+        assert f"topic '{relayed.topic('new')}' does not exist" in caplog.text
+        with pytest.raises(Unavailable, match=f"topic '{relayed.topic('new')}' does not exist"):
+            self.shown(both, "orders", "new")
+
     def test_the_command_prints_one_json_object_per_line(
         self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
     ) -> None:
