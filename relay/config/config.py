@@ -326,13 +326,13 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": WithVariables.schema_dialect, **Config.model_json_schema(schema_generator=WithVariables)}
 
 
-def load(path: Path, settings: Sequence[str] = ()) -> Config:
+def load(path: Path | str, settings: Sequence[str] = ()) -> Config:
     """Read and check the file at ``path``, without connecting to anything.
 
     ``settings``: texts ``key=value`` that override the file. Raises ``ConfigError`` with one line ``file:line:column:
     problem`` for each problem.
     """
-    return read(path, settings)[0]
+    return read(Path(path), settings)[0]
 
 
 def read(path: Path, settings: Sequence[str] = ()) -> tuple[Config, Document]:

@@ -10,6 +10,8 @@ WITHOUT_COLON = r"[A-Za-z][A-Za-z0-9+.-]*//"
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
 # Also the underscore of anything that looks like an escape.
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]|_(?=x[0-9A-F]{4,6}_)")
 
@@ -55,10 +57,12 @@ def misread(location: str) -> str | None:
         scheme, _, rest = location.partition("//")
         return f"there is no colon after {scheme!r}: write {scheme}://{rest}, or a folder in full"
     scheme, host, path = found.groups() if (found := _URI.fullmatch(location)) else ("", "", location)
-    if scheme.lower() in ("file", "delta") and host:
+    if scheme.lower() not in ("file", "delta"):
+        return None
+    if _URL.match(inside := f"{host or ''}{path}"):
+        return f"is not a local folder: write {inside}, or delta+{inside} for a copy"
+    if host:
         return f"{host!r} stands for a host: write {scheme}:///{host}{path}"
-    if scheme.lower() in ("file", "delta") and not path.startswith("/"):
-        if "://" in path:
-            return f"is not a local folder: write {path}, or delta+{path} for a copy"
+    if not path.startswith("/"):
         return f"names no folder: write {scheme}:/// and the full path of the folder"
     return None

@@ -89,6 +89,9 @@ class DynamoDBConfig(PerTableConfig, AwsConfig):
     snapshot: Literal["none", "initial"] = "none"
     """`initial` also reads the complete table once, alongside the stream, and publishes every item as READ."""
 
+    on_alter: Literal["warn"] = "warn"
+    """As in SQL sources, but only `warn`: DynamoDB has no statement that changes items without a change of each."""
+
     key: Literal["hash", "item"] = "hash"
     """The Kafka key: the hash key alone, or the full primary key."""
 

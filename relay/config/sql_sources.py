@@ -15,13 +15,14 @@ from relay.config.tls import Tls
 from relay.config.value_types import (
     Keys,
     Seconds,
+    StartAtGtids,
     StartOfBinlogs,
     StartOfVStream,
     parse_binlog_start,
     parse_vstream_start,
 )
 from relay.config.yaml_file import Location
-from relay.keyrange import KeyRange
+from relay.keyrange import KeyRange, shards_covering
 
 _WITH_DATABASE = TextForm(r".+\..+", "{} must be a table with its database, such as _vt.vreplication")
 
@@ -75,6 +76,18 @@ class _SQLConfig(PerTableConfig):
     def _once(cls, value: list[str] | None) -> list[str] | None:
         refuse(_twice(value or []))
         return value
+
+    @model_validator(mode="after")
+    def _check_start(self) -> Self:
+        if not isinstance(self.start, StartAtGtids):
+            return self
+        try:  # not with the shards of today: the source may have been resharded since
+            wanted = shards_covering(KeyRange.parse(self.keyrange), self.start.positions)
+        except ValueError as error:
+            raise invalid((("start", self.start.word), str(error))) from None
+        if others := sorted(self.start.positions.keys() - set(wanted)):
+            raise invalid((("start", self.start.word), f"key range {self.keyrange} has no part of {', '.join(others)}"))
+        return self
 
     @model_validator(mode="after")
     def _check_key(self) -> Self:

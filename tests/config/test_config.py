@@ -140,6 +140,8 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
          "1:7: `name`: 'my shop' may contain only letters a-z and A-Z, digits, dots, underscores and dashes"),
         ("file:///var/lib/relay/log", "file://var/lib/relay/log",
          "16:13: `log.path`: 'var' stands for a host: write file:///var/lib/relay/log"),
+        ("delta:///var/lib/relay/copy", "delta://s3a://bucket/copy",
+         "17:13: `copy.url`: is not a local folder: write s3a://bucket/copy, or delta+s3a://bucket/copy for a copy"),
         ("file:///var/lib/relay/log", "s3a//bucket/log",
          "16:13: `log.path`: there is no colon after 's3a': write s3a://bucket/log, or a folder in full"),
         ("file:///var/lib/relay/log", "~/log",
@@ -333,7 +335,7 @@ def test_the_json_schema_has_every_key_of_the_file(file: Path) -> None:
     assert source["additionalProperties"] is False
     assert set(source["properties"]) == {
         "name", "type", "table", "tables", "tags", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key",
-        "on_gap", "on_unencodable", "tombstones", "columns", "model", "protect", "where", "envelope",
+        "on_alter", "on_gap", "on_unencodable", "tombstones", "columns", "model", "protect", "where", "envelope",
         "profile", "role_arn", "external_id", "role_session_name",
     }  # fmt: skip
     assert schema["$defs"]["CacheConfig"]["properties"]["tombstone_ttl"]["type"] == "string"

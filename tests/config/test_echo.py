@@ -92,8 +92,8 @@ def test_defaults_are_filled_in(file: Path) -> None:
         "sources": [
             {
                 "protect": {}, "where": {}, "name": "orders", "type": "dynamodb", "table": "orders",
-                "start": "trim_horizon", "snapshot": "none", "key": "hash", "on_gap": "fail", "on_unencodable": "fail",
-                "tombstones": False,
+                "start": "trim_horizon", "snapshot": "none", "on_alter": "warn", "key": "hash", "on_gap": "fail",
+                "on_unencodable": "fail", "tombstones": False,
             }
         ],
         "copy": {"apply_every": "2s", "maintain_every": "1d", "keep_versions": "7d", "url": "delta:///c",

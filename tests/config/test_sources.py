@@ -316,10 +316,10 @@ class TestSQLSources:
         assert refused(file, f"{VITESS}        start: {start}\n") == [f"8:12: `sources[0].start`: {said}"]
 
     def test_a_vgtid_is_accepted_as_vitess_prints_it(self, file: Path) -> None:
-        entry = "{keyspace: commerce, shard: '-80', gtid: MariaDB/0-1-5}"
+        entry = "{keyspace: commerce, shard: '-', gtid: MariaDB/0-1-5}"
         (source,) = read(file, f"{VITESS}        start: {{vgtid: [{entry}]}}\n").sources
         assert isinstance(source.start, StartAtGtids)
-        assert source.start.positions == {"-80": "MariaDB/0-1-5"}
+        assert source.start.positions == {"-": "MariaDB/0-1-5"}
 
 
 class TestMySQLSources:
@@ -335,6 +335,32 @@ class TestMySQLSources:
     )  # fmt: skip
     def test_shards_must_be_key_ranges_with_servers(self, file: Path, shards: str, said: list[str]) -> None:
         assert refused(file, f"{MYSQL}        shards: {shards}\n") == said
+
+    @pytest.mark.parametrize(
+        ("positions", "said"),
+        [
+            ("-80: MariaDB/0-1-5", "key range -: no shard holds 80-; use -80 (shards: -80)"),
+            ("-80: MariaDB/0-1-5, 80-: MariaDB/0-2-5", ""),
+            ("all: MariaDB/0-1-5", ""),
+            ("-: MariaDB/0-1-5, 80-: MariaDB/0-2-5", "shards - and 80- overlap, so a row of key range - may be in "
+             "either: list only one of them (shards: -, 80-)"),
+        ],
+    )  # fmt: skip
+    def test_a_start_has_a_position_for_every_part_of_the_key_range(
+        self, file: Path, positions: str, said: str
+    ) -> None:
+        """I4. The shards of the start may be older than those in `shards`."""
+        text = f"{MYSQL}        shards: {{'-': ['db:1']}}\n        start: {{gtid: {{{positions}}}}}\n"
+        if said:
+            assert refused(file, text) == [f"8:19: `sources[0].start.gtid`: {said}"]
+        else:
+            assert read(file, text).sources[0].name == "legacy"
+
+    def test_a_start_names_no_shard_outside_the_key_range(self, file: Path) -> None:
+        start = "{gtid: {-80: MariaDB/0-1-5, 80-: MariaDB/0-2-5}}"
+        shards = "{-80: ['db:1'], 80-: ['db:2']}\n        keyrange: '-80'"
+        (said,) = refused(file, f"{MYSQL}        shards: {shards}\n        start: {start}\n")
+        assert said.endswith("`sources[0].start.gtid`: key range -80 has no part of 80-")
 
     def test_a_single_shard_may_have_any_name_but_several_must_be_key_ranges(self, file: Path) -> None:
         assert read(file, f"{MYSQL}        shards: {{all: ['db:1']}}\n").sources[0].name == "legacy"
