@@ -122,6 +122,8 @@ def parse(name: str, text: str, environment: Mapping[str, str] | None = None) ->
             problem += "; inside {...}, quote text that contains ${NAME}"
         elif "'\\t'" in problem:
             problem += "; indent with spaces, not with tabs"
+        elif "<document start>" in problem:
+            problem += "; quote text that begins with { or [, also inside the quotes of a shell"
         elif "<block end>" in problem:
             problem += "; is the line indented like its neighbours?"
         raise document.error(place, f"broken YAML: {problem}") from error

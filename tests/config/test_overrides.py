@@ -102,6 +102,9 @@ def test_variables_expand_in_settings_and_are_remembered_as_they_were_written(
         ("cache.keys.orders=[",
          "--set cache.keys.orders:1:2: broken YAML: while parsing a flow node, expected the node content, but found "
          "'<stream end>'"),
+        ("topics={name}.{table}",
+         "--set topics:1:7: broken YAML: expected '<document start>', but found '<scalar>'; quote text that begins "
+         "with { or [, also inside the quotes of a shell"),
         ("kafka.partitions=1:30", "--set kafka.partitions:1:1: YAML reads this number differently from how it is "
          "written: quote it, or write it in plain decimals"),
         ("kafka.producer.\udcff=1", "--set 'kafka.producer.\\udcff': not UTF-8 text"),
