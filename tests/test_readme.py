@@ -50,13 +50,13 @@ def test_the_readme_shows_the_checks_that_the_demo_prints() -> None:
 
 
 def test_every_variable_of_the_environment_is_named() -> None:
-    """But for those that the relay sets for its own workers, and of the build."""
+    """But for those that the relay sets for its own workers."""
     sources = [path for folder in ("relay", "spark_consumers") for path in (ROOT / folder).rglob("*.py")]
     read = {name for path in sources for name in re.findall(r'"(RELAY_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
     named = set(
         re.findall(r"^\| `(RELAY_[A-Z_]+)`", (PAGES / "how_to" / "run.md").read_text(encoding="utf-8"), re.MULTILINE)
     )
-    assert read - {WORKER_NUMBER, WORKERS, "RELAY_NATIVE_PLATFORM"} == named
+    assert read - {WORKER_NUMBER, WORKERS} == named
 
 
 @pytest.fixture
