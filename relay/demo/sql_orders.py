@@ -61,10 +61,6 @@ class SQLTable(ABC):
         """Keep the orders of these customers where they are."""
         return nullcontext()
 
-    def added_values(self, version: int | None) -> dict[str, Any]:
-        """Return the values of columns that were added during the load."""
-        return {}
-
     def workload(self, *, pause: float) -> Workload:
         return Workload(partial(SQLWriter, self), pause=pause)
 
@@ -169,4 +165,4 @@ class SQLWriter(Writer):
     def _values(self, version: int | None) -> dict[str, Any]:
         columns = self.columns()
         columns["tags"] = orjson.dumps(columns["tags"]).decode()
-        return {"version": version, **columns, **self._table.added_values(version)}
+        return {"version": version, **columns}

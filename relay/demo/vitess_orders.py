@@ -1,4 +1,4 @@
-"""The demo's table in Vitess: created, written, loaded into the cache, altered, resharded, and read back.
+"""The demo's table in Vitess: created, written, loaded into the cache, resharded, and read back.
 
 The relay sees the same as in Vitess' own Reshard: the source's stream ends with a journal that names the targets and
 the positions to start at in them.
@@ -12,9 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Any, ClassVar
 
-import pymysql
 from pymysql.connections import Connection
-from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from relay.cache import Load, VitessLoader
@@ -30,8 +28,6 @@ from relay.vitess.vindex import keyspace_id
 BEFORE, AFTER = "shop", "resharded"
 KEYSPACES = {BEFORE: ("-40", "40-80", "80-c0", "c0-"), AFTER: ("-c0", "c0-e0", "e0-")}
 SPLIT, TARGETS = "c0-", ("c0-e0", "e0-")
-ADDED = "note"
-"""The column that is added during the load."""
 
 _VINDEX = "xxhash"
 _VSCHEMA = {
@@ -39,9 +35,8 @@ _VSCHEMA = {
     "vindexes": {_VINDEX: {"type": _VINDEX}},
     "tables": {TABLE: {"column_vindexes": [{"column": HASH_KEY, "name": _VINDEX}]}},
 }
-# During an ALTER, which vtgate runs in all shards at once, writers to several shards may wait for each other.
+# A transaction that waits for longer is ended, and its writer repeats it.
 _FLAGS = {"queryserver-config-transaction-timeout": "10s"}
-_SCHEMA_TIMEOUT = 30.0  # seconds for vtgate to learn of a new column
 _TRANSACTION_TIMEOUT = 3024
 """The error when vttablet interrupts a statement whose transaction lasted too long (MySQL's ER_QUERY_TIMEOUT)."""
 
@@ -54,8 +49,6 @@ class VitessOrders(SQLTable, Orders):
 
     def __init__(self) -> None:
         self.placement = Placement()
-        # Whether rows have the added column. Set by the main thread, read by the writers.
-        self.is_altered = False
 
     def prepare(self) -> None:
         vtcombo()
@@ -89,45 +82,18 @@ class VitessOrders(SQLTable, Orders):
     def writing(self, customers: Collection[str]) -> AbstractContextManager[None]:
         return self.placement.writing(customers)
 
-    def added_values(self, version: int | None) -> dict[str, Any]:
-        return {ADDED: f"note {version}"} if self.is_altered else {}
-
     def load(self) -> Load:
         loader = VitessLoader(self.vitess.connect, BEFORE, self.read, key=CACHE_KEY)
         self._stack.callback(loader.close)
         return loader.load
 
     def incidents(self) -> list[Incident]:
-        return [Incident(0.3, self._alter), Incident(0.5, self._split)]
+        return [Incident(0.5, self._split)]
 
     def problems(self, changes: Iterable[ReceivedChange]) -> list[str]:
-        changes = list(changes)
         shards = {change.token.shard for change in changes if change.token}
-        has_column = {ADDED in change.new for change in changes if change.new}
         wanted = [*KEYSPACES[BEFORE], *(f"{AFTER}/{shard}" for shard in TARGETS)]
-        found = [f"no change came from shard {each}" for each in wanted if f"orders/{BEFORE}/{each}" not in shards]
-        if len(has_column) < 2:
-            found.append(f"all rows came {'with' if True in has_column else 'without'} the column {ADDED}")
-        return found
-
-    def _alter(self) -> str:
-        for keyspace in KEYSPACES:
-            self.vitess.execute(f"ALTER TABLE {TABLE} ADD COLUMN {ADDED} VARCHAR(20) NULL", keyspace)
-            self._await_column(keyspace)
-        self.is_altered = True
-        return f"ALTER TABLE {TABLE} ADD COLUMN {ADDED}: new rows have another column"
-
-    def _await_column(self, keyspace: str) -> None:
-        """Wait until vtgate knows the new column; the tablets report it a moment later."""
-        deadline = time.monotonic() + _SCHEMA_TIMEOUT
-        while True:
-            try:
-                self.vitess.execute(f"SELECT {ADDED} FROM {TABLE} WHERE {HASH_KEY} = ''", keyspace)
-                return
-            except pymysql.err.OperationalError as error:
-                if error.args[0] != ER.BAD_FIELD_ERROR or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
+        return [f"no change came from shard {each}" for each in wanted if f"orders/{BEFORE}/{each}" not in shards]
 
     def _split(self) -> str:
         started = time.monotonic()
