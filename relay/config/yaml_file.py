@@ -30,12 +30,6 @@ _AS_WRITTEN = {
 _TEXTS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value")}
 _MERGE = "tag:yaml.org,2002:merge"
 
-_DEEPEST = 50
-# Each alias (*) counts as all the values it repeats: a few lines of aliases to aliases can mean billions of values.
-_MOST_VALUES = 100_000
-_TOO_DEEP = f"more than {_DEEPEST} nested values"
-_TOO_MANY = f"the file has more than {_MOST_VALUES:,} values, counting each alias (*) as what it repeats"
-
 
 @dataclass
 class Document:
@@ -104,7 +98,7 @@ def parse(name: str, text: str, environment: Mapping[str, str] | None = None) ->
     """
     document = Document(name)
     try:
-        loader = _BoundedLoader(text)
+        loader = yaml.SafeLoader(text)
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
@@ -127,29 +121,11 @@ def parse(name: str, text: str, environment: Mapping[str, str] | None = None) ->
         elif "<block end>" in problem:
             problem += "; is the line indented like its neighbours?"
         raise document.error(place, f"broken YAML: {problem}") from error
+    except RecursionError:
+        raise ConfigError(f"{name}: its values are nested too deeply") from None
     finally:
         loader.dispose()
     return document
-
-
-class _BoundedLoader(yaml.SafeLoader):
-    """Refuses files that would exhaust the stack or the memory."""
-
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(problem=_TOO_DEEP, problem_mark=mark)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > _MOST_VALUES:
-            raise yaml.composer.ComposerError(problem=_TOO_MANY, problem_mark=node.start_mark)
 
 
 @dataclass
@@ -163,8 +139,6 @@ class _NodeReader:
     enclosing: list[yaml.Node] = field(default_factory=list)
 
     def value(self, node: yaml.Node, location: Location) -> Any:
-        if len(self.document.values) >= _MOST_VALUES:
-            raise self._wrong(node, _TOO_MANY)
         self.document.values[location] = _place(node)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, location)

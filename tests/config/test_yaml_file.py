@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -130,22 +129,13 @@ def test_a_file_that_is_not_utf8_is_refused(file: Path) -> None:
     [
         "[" * 5000 + "]" * 5000,
         "{a: " * 3000 + "1" + "}" * 3000,
-        "\n" + "".join(f"{' ' * i}a:\n" for i in range(1, 400)),
+        "\n" + "".join(f"{' ' * i}a:\n" for i in range(1, 1000)),
     ],
 )
-def test_values_nested_without_end_are_refused_where_they_become_too_deep(file: Path, value: str) -> None:
-    said = refused(file, f"kafka: {value}\n")
-    assert said.endswith("more than 50 nested values")
-    line, column = map(int, said.split(":")[:2])
-    assert line > 1 or column > 50
-
-
-@pytest.mark.parametrize("repeat", ["[{}]", "{{<<: [{}]}}"])
-def test_aliases_of_aliases_are_refused_before_they_fill_the_memory(file: Path, repeat: str) -> None:
-    names = [f"a{i}" for i in range(12)]
-    lines = [f"x: &a0 {{{', '.join(f'k{i}: 1' for i in range(10))}}}"]
-    lines += [f"{b}: &{b} {repeat.format(', '.join([f'*{a}'] * 10))}" for a, b in pairwise(names)]
-    assert "more than 100,000 values" in refused(file, "\n".join(lines))
+def test_values_that_are_nested_too_deeply_are_refused(file: Path, value: str) -> None:
+    file.write_text(f"kafka: {value}\n")
+    with pytest.raises(ConfigError, match=r"shop\.yaml: its values are nested too deeply$"):
+        read(file)
 
 
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
