@@ -1,12 +1,11 @@
 """The output of ``relay status`` for people. It may change freely; programs use ``--json``."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -108,7 +107,12 @@ def _show_source(console: Console, source: SourceStatus, every: bool, at: float)
     )
     hidden = len(source.shards) - len(shown)
     if shown:
-        _show_shards(console, [_row(shard) for shard in shown])
+        rows = [_row(shard) for shard in shown]
+        table = _table(rows)
+        whole = sum(max(len(name), *(len(getattr(row, name)) for row in rows)) for name in ("shard", "state", "lag"))
+        if console.width < (least := whole + 2 * _NARROWEST + 4 * _BETWEEN):
+            table.width = least  # no column disappears: the terminal folds the lines
+        console.print(table, crop=False)
     if hidden:
         console.print(f"  {many(hidden, 'finished shard')} not shown: --all")
 
@@ -134,20 +138,6 @@ def _row(shard: ShardStatus) -> _Row:
     position = position_text(shard.position or shard.start or {})
     lag = "-" if shard.lag_seconds is None else span(shard.lag_seconds)
     return _Row(shard.shard, shard.state, shard.owner["client"] if shard.owner else "-", position or "-", lag)
-
-
-def _show_shards(console: Console, rows: Sequence[_Row]) -> None:
-    """Print the shards as a table, or as paragraphs where the terminal is too narrow."""
-    whole = sum(max(len(name), *(len(getattr(row, name)) for row in rows)) for name in ("shard", "state", "lag"))
-    if console.width >= whole + 2 * _NARROWEST + _BETWEEN * (len(_Row._fields) - 1):
-        console.print(_table(rows))
-        return
-    for row in rows:
-        console.print(row.shard, style="bold")
-        lag = Text("" if row.lag == "-" else f", lag {row.lag}")
-        console.print(Text("  ") + Text(row.state, _COLOURS[row.state]) + lag)
-        console.print(Padding(f"owner {row.owner}", (0, 0, 0, 2), expand=False))
-        console.print(Padding(f"position {row.position}", (0, 0, 0, 2), expand=False))
 
 
 def _table(rows: Iterable[_Row]) -> Table:
