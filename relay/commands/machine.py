@@ -1,9 +1,7 @@
 """Faults of the machine that runs a command: its standard streams, its disks, and permissions of its files."""
 
-import codecs
 import errno
 import io
-import json
 import os
 import select
 import sys
@@ -33,15 +31,8 @@ def prepare_streams() -> None:
     sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-    codecs.register_error("relay.escaped", _escaped)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="relay.escaped")
-
-
-def _escaped(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager
