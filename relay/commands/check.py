@@ -11,7 +11,7 @@ from relay.commands.options import JsonOption, SetOption, read_config
 _HELP = {
     "config": "The YAML file to check.",
     "offline": "Connect to nothing: check only the file and this machine.",
-    "echo": "Print an equivalent config file instead: with all defaults, and with secrets hidden or as ${NAME}. This "
+    "echo": "Print an equivalent config file instead: with all defaults, and with secrets hidden. This "
     "connects to nothing.",
     "schema": "Print the JSON schema of configs instead, for an editor.",
 }

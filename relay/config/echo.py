@@ -1,4 +1,4 @@
-"""An equivalent config file: with defaults, and with secrets hidden or as the variables that hold them."""
+"""An equivalent config file: with defaults, and with secrets hidden."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from relay.config.config import Config
-from relay.config.hidden import HIDDEN, holds_secret, redacted, reference
+from relay.config.hidden import HIDDEN, as_written, holds_secret, redacted
 from relay.config.value_types import StartAtToken
 from relay.config.yaml_file import Document, Location
 
@@ -34,10 +34,11 @@ def _shown(value: Any, location: Location, config: Config, document: Document) -
     place = location
     if location[0] == "sources" and isinstance(location[1], int):
         place = ("sources", config.entry_of(location[1]), *location[2:])
-    secret = holds_secret(place)
+    if holds_secret(place):
+        return HIDDEN
     if place in document.variables:
-        text = reference(document.variables[place], secret=secret)
+        text = as_written(document.variables[place])
         held = document.value(place)
         # If an entry has several tables, the name of each source begins with the entry's name.
         return text + value.removeprefix(held) if place[-1] == "name" else text
-    return HIDDEN if secret else redacted(value)
+    return redacted(value)

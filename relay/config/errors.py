@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from relay.config.hidden import holds_secret, is_secret, redacted, reference
+from relay.config.hidden import holds_secret, is_secret, redacted
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
@@ -136,7 +136,7 @@ def _shown(detail: ErrorDetails, document: Document) -> str:
     """Return a wrong value, or only its kind if it may be a secret or is long."""
     location, value = detail["loc"], detail["input"]
     if location in document.variables:
-        return f"the value of {reference(document.variables[location], secret=True)}"
+        return "what its variable contains"
     return _kind_of(value) if holds_secret(location) else _value(value)
 
 

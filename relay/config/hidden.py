@@ -58,31 +58,9 @@ def redacted(value: Any) -> Any:
     return value
 
 
-def reference(text: str, *, secret: bool) -> str:
-    """Return a text as the file has it, such as ``redis://:${PASSWORD}@h``, without literal secrets.
-
-    ``secret``: all of the text is a secret, so only the names of its variables are shown.
-    """
-    variables = [match[0] for match in VARIABLE.finditer(text)]
+def as_written(text: str) -> str:
+    """Return a text that is no secret as the file has it, without user and password: ``redis://***@${HOST}``."""
+    variables = [redacted(match[0]) for match in VARIABLE.finditer(text)]
     numbers = iter(range(len(variables)))
     marked = VARIABLE.sub(lambda _: f"\0{next(numbers)}\0", text)
-
-    def restored(part: str, *, secret: bool) -> str:
-        if secret and _MARK.sub("", part):
-            return HIDDEN
-        return _MARK.sub(lambda mark: _variable(variables[int(mark[1])], secret=secret), part)
-
-    def user_info(match: re.Match[str]) -> str:
-        user, colon, password = match[0].rpartition(":")
-        return f"{restored(user, secret=False)}{colon}{restored(password, secret=True)}"
-
-    if secret:
-        return restored(marked, secret=True)
-    return restored(_USER_INFO.sub(user_info, marked), secret=False)
-
-
-def _variable(text: str, *, secret: bool) -> str:
-    name, has_default, default = text.partition(":-")
-    if not has_default:
-        return text
-    return f"{name}:-{HIDDEN}}}" if secret else f"{name}:-{redacted(default)}"
+    return _MARK.sub(lambda mark: variables[int(mark[1])], redacted(marked))

@@ -281,7 +281,7 @@ def test_a_wrong_value_is_shown_unless_it_may_be_a_secret(file: Path, monkeypatc
     text += f"http: {'9' * 70}\n"
     assert [line.partition(": ")[2] for line in refused(file, text)] == [
         "`name` must be text (quote it if it looks like something else), not a list",
-        "`kafka.partitions` must be an integer, not the value of ${SECRET}",
+        "`kafka.partitions` must be an integer, not what its variable contains",
         "`sources[0].password` must be text (quote it if it looks like something else), not a number",
         "`sources[0].key`: must be `hash`, `item`, a list of columns that serve as the primary key, such as [a, b], or "
         "{table: [a, b]}",
