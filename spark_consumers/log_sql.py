@@ -15,13 +15,12 @@ _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "TABLE_OR_VIEW_
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 
-def log_views(spark: SparkSession, config: Config, *, schema: str | None = None) -> None:
+def log_views(spark: SparkSession, config: Config) -> None:
     """Define the view ``relay_log`` and the table functions ``relay_history``, ``relay_between`` and ``relay_as_of``.
 
-    They belong to this session; with ``schema``, all sessions of its catalog have them after ``USE schema``. Former
-    definitions are replaced. Raises ``ConfigError`` without a `log:` section in the config, or if the session has
-    Iceberg's extension, with which Spark defines no function that has parameters; ``Unavailable`` if nothing was logged
-    yet.
+    They belong to this session. Former definitions are replaced. Raises ``ConfigError`` without a `log:` section in the
+    config, or if the session has Iceberg's extension, with which Spark defines no function that has parameters;
+    ``Unavailable`` if nothing was logged yet.
     """
     if config.log is None:
         raise ConfigError("the config has no `log:` section, so there is no log to query: add one")
@@ -30,10 +29,6 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
     log.refuse_unreadable(spark)
     statements = [f"CREATE OR REPLACE TEMPORARY VIEW relay_log AS SELECT * FROM {log.name}"]
     statements += filter(None, map(str.strip, _COMMENT.sub("", script("spark")).split(";")))
-    current = spark.catalog.currentDatabase()
-    if schema is not None:
-        spark.catalog.setCurrentDatabase(schema)
-        statements = [each.replace(" TEMPORARY ", " ", 1) for each in statements]
     try:
         for statement in statements:
             spark.sql(statement)
@@ -46,6 +41,3 @@ def log_views(spark: SparkSession, config: Config, *, schema: str | None = None)
             "the Spark session of this process cannot define the functions of the log: use a session that was "
             f"started without {ICEBERG_EXTENSION} in spark.sql.extensions"
         ) from error
-    finally:
-        if schema is not None:
-            spark.catalog.setCurrentDatabase(current)
