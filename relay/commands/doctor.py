@@ -10,16 +10,12 @@ import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, read_config, with_tables
 
-_HELP = {
-    "into": "Where to write the bundle: a new .tar.gz or a new folder. Default: relay-doctor-NAME-TIME.tar.gz here.",
-    "log": "Add the last megabyte of this log. In bash you can also give <(journalctl -u relay@shop).",
-}
+_HELP = {"into": "Where to write the bundle, a new .tar.gz. Default: relay-doctor-NAME-TIME.tar.gz here."}
 
 
 def doctor(
     config: ConfigArgument,
     into: Annotated[Path | None, typer.Option(metavar="PATH", help=_HELP["into"])] = None,
-    log: Annotated[Path | None, typer.Option(metavar="FILE", help=_HELP["log"], readable=False)] = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -32,8 +28,8 @@ def doctor(
     from relay.operations import doctor as bundles
 
     target = into or Path(time.strftime(f"relay-doctor-{loaded.name}-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
-    bundles.refuse(target, log)
-    parts = bundles.collect(loaded, document, partial(with_tables, every_table=False), log)
+    bundles.refuse(target)
+    parts = bundles.collect(loaded, document, partial(with_tables, every_table=False))
     bundles.write(parts, target)
     if as_json:
         typer.echo(json.dumps({"bundle": str(target), "files": list(parts)}))

@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -32,16 +31,13 @@ _SHORTEST = 3  # characters that a secret has at least: a shorter text would be 
 _OTHER_URLS = re.compile(r"(?<=://)[^/\s\"\\]+(?=@)|(?<=password=)[^&\s\"\\]+")
 """Users and passwords in URLs that are not from the config. It never matches the quote that ends a JSON string."""
 
-_LOG_TAIL = 1_000_000  # bytes
 _ANSWER = 8_000_000  # bytes
 _TIMEOUT = 5.0  # seconds
 _PATHS = {"metrics.txt": "/metrics", "healthz.json": "/healthz", "readyz.json": "/readyz", "live.json": "/status.json"}
 
 
-def collect(
-    config: Config, document: Document, with_tables: Callable[[Config], Config], log: Path | None = None
-) -> dict[str, str]:
-    """Return the parts of the bundle by file name, without secrets. ``log``: a file whose end is added.
+def collect(config: Config, document: Document, with_tables: Callable[[Config], Config]) -> dict[str, str]:
+    """Return the parts of the bundle by file name, without secrets.
 
     ``with_tables``: finds the tables of sources that name none. Raises nothing: errors are in the bundle.
     """
@@ -55,48 +51,35 @@ def collect(
     if config.http is not None:
         parts |= {name: partial(_asked, config.http, path) for name, path in _PATHS.items()}
     parts |= {path.name: partial(path.read_text, "utf-8") for path in _accusations(config)}
-    if log is not None:
-        parts["log.txt"] = lambda: _tail(log)
     secrets = {*secrets_in(document.data), *(value for name, value in os.environ.items() if is_secret(name))}
     return {name: without(_made(make), secrets) for name, make in parts.items()}
 
 
-def refuse(into: Path, log: Path | None) -> None:
-    """Raise ``ConfigError`` for a bundle or a log that cannot be used, before collecting takes a minute."""
+def refuse(into: Path) -> None:
+    """Raise ``ConfigError`` for a bundle that cannot be written, before collecting takes a minute."""
+    if not into.name.endswith((".tar.gz", ".tgz")):
+        raise ConfigError(f"--into {into}: the bundle is an archive: choose a name that ends with .tar.gz")
     if os.path.lexists(into):
         raise ConfigError(f"--into {into}: already exists: choose another name")
     if not os.access(into.parent, os.W_OK | os.X_OK):
         raise ConfigError(f"--into {into}: {into.parent} is not a writable folder: choose another place")
-    try:
-        if log is not None:
-            log.open("rb").close()
-    except OSError as error:
-        raise ConfigError(f"--log {log}: cannot be read: {error.strerror}") from error
 
 
 def write(parts: dict[str, str], into: Path) -> None:
-    """Write the bundle to a new ``.tar.gz``, or to a new folder. Raises ``RelayError`` if it cannot."""
+    """Write the bundle to a new ``.tar.gz``. Raises ``RelayError`` if it cannot."""
     try:
-        if into.name.endswith((".tar.gz", ".tgz")):
-            with (
-                open(os.open(into, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream,
-                tarfile.open(fileobj=stream, mode="w:gz") as archive,
-            ):
-                for name, text in parts.items():
-                    data = text.encode()
-                    member = tarfile.TarInfo(f"{into.name.partition('.')[0]}/{name}")
-                    member.size = len(data)
-                    archive.addfile(member, io.BytesIO(data))
-            return
-        into.mkdir(mode=0o700)
-        for name, text in parts.items():
-            (into / name).write_text(text, encoding="utf-8")
+        with (
+            open(os.open(into, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream,
+            tarfile.open(fileobj=stream, mode="w:gz") as archive,
+        ):
+            for name, text in parts.items():
+                data = text.encode()
+                member = tarfile.TarInfo(f"{into.name.partition('.')[0]}/{name}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
     except OSError as error:
         if not isinstance(error, FileExistsError):  # an unfinished bundle would be in the way of the next attempt
-            if into.is_dir():
-                shutil.rmtree(into)
-            else:
-                into.unlink(missing_ok=True)
+            into.unlink(missing_ok=True)
         raise RelayError(f"cannot write {into}: {error.strerror}") from error
 
 
@@ -141,17 +124,6 @@ def _accusations(config: Config) -> list[Path]:
     with suppress(RelayError, OSError):  # a user without a home folder, for example
         return sorted((state_folder() / config.name).glob("verify-*.json"))
     return []
-
-
-def _tail(log: Path) -> str:
-    with log.open("rb") as stream:
-        if stream.seekable():
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - _LOG_TAIL))
-        end = b""
-        while part := stream.read(_LOG_TAIL):
-            end = (end + part)[-_LOG_TAIL:]
-        return end.decode(errors="replace")
 
 
 def _json(value: Any) -> str:

@@ -127,7 +127,7 @@ def test_no_file_that_a_command_writes_can_be_read_by_others(
         commands.relay("consume", "cache", "log", "copy", "relay.yaml", "--until-caught-up", "--checkpoint", "point")
         commands.relay("verify", "relay.yaml", "copy")
         commands.relay("replay", "copy", "relay.yaml", "--into", f"delta://{tmp_path}/again")
-        commands.relay("doctor", "relay.yaml", "--into", "bundle")
+        commands.relay("doctor", "relay.yaml", "--into", "bundle.tar.gz")
     there = {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")}
-    assert there >= {"drafted.yaml", "state", "point", "log", "copy", "again", "bundle"}
+    assert there >= {"drafted.yaml", "state", "point", "log", "copy", "again", "bundle.tar.gz"}
     assert not found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import tarfile
 from collections.abc import Iterator
@@ -82,6 +81,11 @@ def file(live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def contents(bundle: Path) -> dict[str, str]:
+    with tarfile.open(bundle) as archive:
+        return {Path(name).name: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+
+
 def test_a_bundle_has_what_is_known_and_no_secret(
     file: Path, live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,18 +94,15 @@ def test_a_bundle_has_what_is_known_and_no_secret(
     (state / "shop").mkdir(parents=True)
     (state / "shop" / "verify-copy.json").write_text('[{"key": {"id": "7"}, "reason": "hunter-01"}]')
     monkeypatch.setenv("RELAY_STATE", str(state))
-    log = tmp_path / "relay.log"
     planted = [f"hunter-{number:02}" for number in range(1, 12) if number not in (3, 5)]
     planted += ["hunter-03%2F", "hunter-03/", 'hunter-05"', 'hunter-05\\"']
-    log.write_text(
-        "x" * 1_100_000 + "\n" + "\n".join([*planted, "hunter-20%2F%2B%20", "hunter-22/+ ", "hunter-24/", "the end"])
-    )
+    planted += ["hunter-20%2F%2B%20", "hunter-22/+ ", "hunter-24/"]
+    (state / "shop" / "verify-log.json").write_text("\n".join([*planted, "the end"]))
     bundle = tmp_path / "bundle.tar.gz"
-    result = relay("doctor", file, "--into", bundle, "--log", log, "--json")
+    result = relay("doctor", file, "--into", bundle, "--json")
     assert result.exit_code == 0, result.output
     assert bundle.stat().st_mode & 0o077 == 0
-    with tarfile.open(bundle) as archive:
-        parts = {Path(name).name: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+    parts = contents(bundle)
     assert json.loads(result.stdout) == {"bundle": str(bundle), "files": list(parts)}
     assert [name for name, text in parts.items() if "hunter" in text] == []
     assert "hunter" not in result.output
@@ -118,30 +119,27 @@ def test_a_bundle_has_what_is_known_and_no_secret(
     assert parts["status.json"].startswith("not available: no Kafka broker answers at ")
     assert parts["metrics.txt"].startswith("/metrics ")
     assert json.loads(parts["verify-copy.json"]) == [{"key": {"id": "7"}, "reason": "***"}]
-    assert parts["log.txt"].endswith("the end")
-    assert len(parts["log.txt"]) <= 1_000_000
+    assert parts["verify-log.json"].endswith("the end")
 
 
-def test_a_bundle_may_be_a_folder_and_replaces_nothing(file: Path, tmp_path: Path) -> None:
+def test_a_bundle_replaces_nothing(file: Path, tmp_path: Path) -> None:
     data = yaml.safe_load(file.read_text())
     file.write_text(yaml.safe_dump({each: data[each] for each in ("name", "kafka")} | {"sources": data["sources"][:1]}))
-    folder = tmp_path / "bundle"
-    result = relay("doctor", file, "--into", folder)
+    bundle = tmp_path / "bundle.tar.gz"
+    result = relay("doctor", file, "--into", bundle)
     assert result.exit_code == 0, result.output
-    parts = {path.name for path in folder.iterdir()}
-    assert parts == {"versions.json", "config.yaml", "check-offline.json", "check.json", "status.json"}
-    findings = json.loads((folder / "check.json").read_text())
-    assert [each["ok"] for each in findings] == [False, False, True]  # the compiled core
-    result = relay("doctor", file, "--into", folder)
+    parts = contents(bundle)
+    assert parts.keys() == {"versions.json", "config.yaml", "check-offline.json", "check.json", "status.json"}
+    assert [each["ok"] for each in json.loads(parts["check.json"])] == [False, False, True]  # the compiled core
+    result = relay("doctor", file, "--into", bundle)
     assert result.exit_code == 2
-    assert errors(result) == [f"--into {folder}: already exists: choose another name"]
+    assert errors(result) == [f"--into {bundle}: already exists: choose another name"]
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--log FOLDER/none.log", "--log FOLDER/none.log: cannot be read: No such file or directory"),
-        ("--into FOLDER", "--into FOLDER: already exists: choose another name"),
+        ("--into FOLDER", "--into FOLDER: the bundle is an archive: choose a name that ends with .tar.gz"),
         (
             "--into FOLDER/none/x.tar.gz",
             "--into FOLDER/none/x.tar.gz: FOLDER/none is not a writable folder: choose another place",
@@ -159,24 +157,12 @@ def test_what_stands_in_the_way_of_a_bundle_is_said_before_anything_is_asked(
     assert asked == []
 
 
-def test_a_log_may_be_what_another_program_prints(file: Path, tmp_path: Path) -> None:
-    """As `--log <(journalctl -u relay@shop)` in bash."""
-    reader, writer = os.pipe()
-    with open(writer, "w") as printed:
-        printed.write("the end")
-    result = relay("doctor", file, "--into", tmp_path / "bundle", "--log", f"/dev/fd/{reader}")
-    os.close(reader)
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "bundle" / "log.txt").read_text() == "the end"
-
-
-@pytest.mark.parametrize("name", ["bundle", "bundle.tar.gz"])
-def test_no_part_of_a_bundle_is_left_where_a_disk_is_full(name: str, tmp_path: Path) -> None:
+def test_no_part_of_a_bundle_is_left_where_a_disk_is_full(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         with pytest.raises(RelayError, match="File too large"):
-            write({"versions.json": "{}", "log.txt": "".join(map(str, range(100_000)))}, tmp_path / name)
+            write({"versions.json": "{}", "log.txt": "".join(map(str, range(100_000)))}, tmp_path / "bundle.tar.gz")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not list(tmp_path.iterdir())
