@@ -216,7 +216,9 @@ class SchemaChange:
     token: EventToken
     transaction: str  # its GTID
     committed_at: int  # microseconds since the epoch
-    # The tables whose rows it may have changed without a change, and which a snapshot reads again; not in its record.
+    # The tables whose rows it may have changed without a change, with reasons; and those of them that a snapshot reads
+    # again. Not in its record.
+    unseen: Mapping[str, str] = field(default_factory=dict)
     reread: tuple[str, ...] = ()
 
 

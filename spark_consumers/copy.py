@@ -123,7 +123,7 @@ class TableCopies:
         self._mark_new(given, by_table)
         self.notes.add_gaps(batch.sparkSession, gaps)
         for name in self._names_of_all(given) if gaps else ():
-            self._mark(batch, name, by_table, [gap for gap in gaps if gap.source in (name[0], None)])
+            self._mark(batch, name, by_table, [gap for gap in gaps if gap.concerns(*name)])
         for name, used in by_table.items():
             with self._or_set_aside(batch, name):
                 table = self._table(*name)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Self
 
@@ -32,11 +32,12 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class LostChanges:
-    """A record of the gaps topic, or changes that a consumer itself has missed for one ``table``.
+    """A record of the gaps topic, which may be about one ``table``, or changes of one that a consumer has missed.
 
     ``source``, ``table``: None means any, because the record cannot be read or does not name it. ``found_at``: seconds.
     ``open_since``: when a table was set aside, in seconds; 0 if none was, or a snapshot has repaired it.
-    ``taken_back``: whether that table takes changes again; else it misses changes up to now.
+    ``taken_back``: whether that table takes changes again; else it misses changes up to now. ``statement``: what may
+    have changed rows of the table without a change.
     """
 
     id: str
@@ -47,6 +48,7 @@ class LostChanges:
     table: str | None = None
     open_since: float = 0.0
     taken_back: bool = False
+    statement: str = ""
 
     @classmethod
     def read(cls, record: NonChangeRecord) -> Self:
@@ -55,7 +57,8 @@ class LostChanges:
             gap = orjson.loads(record.value)
             found_at = float(gap["found_at"])
             datetime.fromtimestamp(found_at, UTC)
-            return cls(str(gap["id"]), str(gap["source"]), str(gap["reason"]), found_at, text)
+            found = cls(str(gap["id"]), str(gap["source"]), str(gap["reason"]), found_at, text)
+            return replace(found, table=str(gap["table"]), statement=str(gap["statement"])) if "table" in gap else found
         except (ValueError, TypeError, KeyError, OverflowError, OSError):
             place = f"{record.topic}/{record.partition}/{record.offset}"
             return cls(place, None, "the gap record cannot be read", 0.0, text)
@@ -75,9 +78,16 @@ class LostChanges:
         # I9: so that the `as_of` of a snapshot that repairs it is later.
         return cls(name, source, reason, time.time() + _MARGIN, "", table)
 
+    def concerns(self, source: str, table: str) -> bool:
+        return self.source in (source, None) and self.table in (table, None)  # I12
+
     def is_repaired_by(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot, whose begin has ``as_of``, began after the gap was found."""
-        return snapshot.as_of + _MARGIN >= self.found_at > 0
+        """Whether a snapshot, whose begin has ``as_of``, began after the gap was found.
+
+        A statement changed rows as old as itself, which a READ replaces only if its ``as_of`` is later.
+        """
+        margin = 0 if self.statement else _MARGIN  # I9
+        return snapshot.as_of + margin >= self.found_at > 0
 
 
 def lost_changes(records: Iterable[NonChangeRecord]) -> list[LostChanges]:

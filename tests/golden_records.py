@@ -133,6 +133,17 @@ GAPS: dict[str, dict[str, Any]] = {
         "end": None,
         "found_at": 1700000000.5,
     },
+    "a statement that may have changed rows": {
+        "source": "shop",
+        "label": "commerce",
+        "shard": None,
+        "reason": "table orders may have different values now, which no change shows",
+        "begin": {"gtid": "0-1-57"},
+        "end": None,
+        "found_at": 1700000000.0,
+        "table": "orders",
+        "statement": "ALTER TABLE orders MODIFY total DECIMAL(9,1)",
+    },
     "a reset": {
         "source": "shop",
         "label": "2023-11-14T22:00:00.000",
@@ -234,6 +245,16 @@ SNAPSHOT_REQUESTS: dict[str, dict[str, Any]] = {
         "requested_at": 1699999990.5,
         "stopped": True,
         "updated_at": 1699999995.5,
+    },
+    "of nobody, for a statement": {
+        "source": "shop",
+        "id": "1700000000-ccddeeff0",
+        "tables": ["orders"],
+        "requested_at": 1699999999.5,
+        "stopped": True,
+        "updated_at": 1699999999.5,
+        "after": 1700000000,
+        "gap": GAPS["a statement that may have changed rows"],
     },
 }
 

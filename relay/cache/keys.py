@@ -174,6 +174,8 @@ def gap_bump(record: bytes, sources: Collection[str]) -> str | None:
     try:
         gap = orjson.loads(record)
         source, reason = gap["source"], gap.get("reason")
+        if "table" in gap:  # the record of its statement invalidates the cache, if that has the table
+            return None
     except (ValueError, TypeError, KeyError):
         # Changes were lost, even if the record that reports it cannot be read.
         source, reason = None, "the gap record cannot be read"

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGEST_LISTING = 1 << 20  # bytes, as many as a large page has. A shard takes about 120
+_STATEMENT = 500  # characters of a statement in the gap that it makes; its own record has all
 
 
 @dataclass(eq=False, slots=True)
@@ -313,9 +314,10 @@ class Publishing:
         self._metrics.count_page(owner.source.name, page, size, tables)
 
     def _send_schema_changes(self, owner: SourceState, changes: Sequence[SchemaChange], place: int) -> None:
-        """Publish statements, and request snapshots of tables whose rows they may have changed without logging it.
+        """Publish statements, and a gap of each table whose rows they may have changed without logging it.
 
-        ``place``: the checkpoint partition of their shard. Only its owner requests snapshots, and only once (I3).
+        Request snapshots of these tables, or note that they need one. ``place``: the checkpoint partition of their
+        shard. Only its owner does so, and only once (I3).
         """
         self.transaction.begin()
         topic, resume, relayed_at = self.settings.ddl, owner.resume_timestamp(), time.time_ns() // 1000
@@ -328,12 +330,21 @@ class Publishing:
             self.transaction.sent(len(value), yields=False)
             at, after = change.committed_at / 1_000_000, change.token.timestamp
             names = (f"{after}-{change.event_id[:8]}{number:x}" for number in count())
-            for table in change.reread:
+            for table, why in change.unseen.items():
+                reason, found_at = f"table {table} {why}, which no change shows", float(after + 1)
+                begin, text = {"gtid": change.transaction}, (change.statement or change.kind)[:_STATEMENT]
+                gap = Gap(change.source, owner.stream.label, None, reason, begin, None, found_at, table, text)
+                self.transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)  # I9
+                noted = None if table in change.reread else gap
                 made = (
-                    SnapshotRequest(change.source, name, (table,), at, updated_at=at, after=after) for name in names
+                    SnapshotRequest(change.source, name, (table,), at, noted is not None, at, after, noted)
+                    for name in names
                 )
                 request = next(each for each in made if partition_of(each.key) == place)
                 self.record(request.key, request.to_json())
+                earlier = (each for each in self._view.altered_of(change.source) if each.tables == (table,))
+                for each in [each for each in earlier if noted and partition_of(each.key) == place][1:]:
+                    self.record(each.key, None)  # I11: the first says since when
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, found again because nothing has been read there since then."""

@@ -83,6 +83,10 @@ PARTITIONS = Metric("relay_owned_partitions", "Checkpoint partitions that this w
 PENDING_GAPS = Metric(
     "relay_pending_gaps", "Gaps, over all workers, that wait for a person's decision. Their shards wait, too."
 )
+ALTERED = Metric(
+    "relay_altered_tables",
+    "Tables whose rows a statement may have changed without a change, and that no snapshot has read since.",
+)
 SET_ASIDE = Metric(
     "relay_set_aside", "Sources, shards of this worker and snapshot segments that are not read; the others go on."
 )

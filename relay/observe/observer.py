@@ -129,6 +129,7 @@ _OF_SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.OPEN: lambda source, now, wall: len(source.open) + len(source.segments),
     metrics.UNFINISHED: lambda source, now, wall: len(source.unfinished()),
     metrics.PENDING_GAPS: lambda source, now, wall: len(source.pending_gaps),
+    metrics.ALTERED: lambda source, now, wall: len({gap["table"] for gap in source.altered}),
     metrics.SET_ASIDE: lambda source, now, wall: len(source.set_aside),
     metrics.SNAPSHOT_READ: lambda source, now, wall: source.rows[0] if source.rows else None,
     metrics.SNAPSHOT_ROWS: lambda source, now, wall: source.rows[1] if source.rows else None,

@@ -14,7 +14,7 @@ from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.records import Plan, Shard, ShardCheckpoint, StreamId, has_ended
 from relay.records.lag import lag_since, shard_watermark, source_watermark
 
-FORMAT = 2
+FORMAT = 3
 """Of ``/status.json``: the page shows only peers with the same. Raise it for each key that is new, gone or changed."""
 
 
@@ -54,6 +54,8 @@ class SourceView:
     has_snapshots: bool = True  # whether its tables can be read again
     repaired: frozenset[str] = frozenset()  # the ids of gaps that a snapshot repairs or has repaired
     left_out: Mapping[str, str] = field(default_factory=dict)  # the tables that cannot be relayed, and why
+    # What statements have done to tables that were not read again, as on the gaps topic, the oldest first.
+    altered: tuple[Mapping[str, Any], ...] = ()
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""
@@ -147,6 +149,7 @@ def _source(source: SourceView, wall: float) -> dict[str, Any]:
         "pending_gaps": list(source.pending_gaps),
         "has_snapshots": source.has_snapshots,
         "left_out": dict(source.left_out),
+        "altered": list(source.altered),
         "snapshot": {"rows_read": source.rows[0], "rows_estimated": source.rows[1]} if source.rows else None,
     }
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from relay.config.value_types import iso_time
+
 _CONSUMERS = "the consumers"
 _CONSUMER_ALERTS = {"is set aside": "RelayConsumerTableSetAside", "is bypassed": "RelayCacheBypassed"}
 
@@ -95,6 +97,7 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem("Stalled", what, reason, inside, max(each["seconds"] for each, _ in found), look, alert)
     for source in known["sources"]:
         yield from _gaps(source, command)
+        yield from _altered(source, command)
         for table, why in source.get("left_out", {}).items():
             what = f"table {table} is not relayed"
             if (what, source["source"]) not in {same[:2] for same in stalls}:
@@ -157,6 +160,21 @@ def _gaps(source: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Pr
         said = f"The relay went on after {many(len(gaps), 'gap')}: {', '.join(gaps)}. Read the tables again."
         commands = (command("gaps list"), command("snapshot", name))
         yield Problem("Needs attention", f"changes of {name} are missing", said, commands=commands, alert="RelayGap")
+
+
+def _altered(source: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Problem]:
+    """Yield a problem for each table. It is not red: the relay has published all that it was sent."""
+    name, can_read_again = source["source"], source["has_snapshots"]
+    of_tables: dict[str, list[Mapping[str, Any]]] = {}
+    for gap in source.get("altered", ()):
+        of_tables.setdefault(gap["table"], []).append(gap)
+    for table, gaps in of_tables.items():
+        what, last = f"table {table} of {name} may differ from its copies", gaps[-1]
+        since = iso_time(gaps[0]["found_at"], "seconds")
+        said = f"Since {since}. The last statement, at {last['from']['gtid']}: {last['statement']}"
+        commands = (command("snapshot", name, table),) if can_read_again else ()
+        skip = command("gaps accept", last["id"], "skip")  # copies may have the same rows
+        yield Problem("Needs attention", what, said, commands=(*commands, skip), alert="RelayTableAltered")
 
 
 def many(number: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from relay.kafka import topics
 from relay.kafka.checkpoints import committed_records
 from relay.kafka.committed import read_all_committed
 from relay.kafka.settings import KafkaSettings
+from relay.kafka.unfenced import write_unfenced
 from relay.records import CommittedRecords, Decision, PendingGap
 from relay.stream import gap_decisions
 
@@ -67,6 +68,12 @@ def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
     if (chosen := found.get(gap_id)) is None:
         ids = ", ".join(gap.id for gap in found.values() if gap.state != "published")
         raise ConfigError(f"there is no gap {gap_id!r}; {f'pending gaps: {ids}' if ids else 'no gap is pending'}")
+    if chosen.state == "published" and decision is Decision.SKIP:
+        altered = committed_records(config, admin).altered_of(chosen.source)
+        if noted := [each for each in altered if each.tables == (chosen.gap.get("table"),)]:
+            for each in noted:
+                write_unfenced(KafkaSettings.from_config(config), each.key, None, "relay status")
+            return replace(chosen, state="accepted", decision=decision)
     if chosen.state == "published":
         raise ConfigError(f"gap {gap_id} has already been published, so there is nothing left to decide")
     left = {gap.id: gap for gap in _unpublished_gaps(config, committed_records(config, admin))}

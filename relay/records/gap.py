@@ -16,7 +16,8 @@ from relay.records.shard import Position, position_text
 class Gap:
     """Changes that are lost or may be lost, published as a separate event (I9).
 
-    ``begin``, ``end``: the positions around the lost changes, or None where unknown. ``found_at``: seconds.
+    ``begin``, ``end``: the positions around the lost changes, or None where unknown. ``found_at``: seconds. ``table``:
+    the only one whose rows have changed, by a ``statement`` that logs no rows; None for changes that are lost.
     """
 
     source: str
@@ -26,11 +27,15 @@ class Gap:
     begin: Position | None
     end: Position | None
     found_at: float
+    table: str | None = None
+    statement: str = ""
 
     @property
     def id(self) -> str:
         """The id of the gap, which is the same each time the gap is found."""
         identity = [self.source, self.label, self.shard, self.reason, self.begin]
+        if self.table is not None:  # I9: each shard has the statement, but on one day it is one
+            identity = [self.source, self.table, self.reason, self.statement, str(self.found_at // 86_400)]
         return hashlib.blake2b(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
     def __str__(self) -> str:
@@ -48,6 +53,7 @@ class Gap:
             "from": self.begin,
             "to": self.end,
             "found_at": self.found_at,
+            **({"table": self.table, "statement": self.statement} if self.table is not None else {}),
         }
 
     def to_json(self) -> bytes:

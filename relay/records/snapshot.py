@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from relay.records.codec import StoredRecord
+from relay.records.gap import Gap
 from relay.records.key import request_key
 from relay.records.shard import Position, ShardState, UnplannedTable
 
@@ -91,6 +92,8 @@ class SnapshotRequest(StoredRecord):
     """A requested snapshot. ``tables``: sorted; empty: all. Times are in seconds since the epoch.
 
     ``after``: it begins later than this. If not 0, a statement made the request, and the table may be gone by now.
+    ``gap``: what the statement has done, if nobody has requested a snapshot yet. It then waits for any that reads the
+    table; an older version takes it for a request that was stopped.
     """
 
     source: str
@@ -100,6 +103,7 @@ class SnapshotRequest(StoredRecord):
     stopped: bool = False
     updated_at: float = 0.0
     after: int = 0
+    gap: Gap | None = None
 
     @classmethod
     def new(cls, source: str, tables: Iterable[str], now: float) -> SnapshotRequest:

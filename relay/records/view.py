@@ -134,6 +134,13 @@ class CommittedRecords:
 
     def requests_of(self, source: str) -> list[SnapshotRequest]:
         """Return the unfulfilled requests for snapshots of ``source``, the oldest first."""
+        return [each for each in self._all_requests(source) if each.gap is None]
+
+    def altered_of(self, source: str) -> list[SnapshotRequest]:
+        """Return what statements have done to tables that no snapshot has read since, the oldest first."""
+        return [each for each in self._all_requests(source) if each.gap is not None]
+
+    def _all_requests(self, source: str) -> list[SnapshotRequest]:
         found = self._requests.get(source, {}).values()
         return sorted(found, key=lambda request: (request.requested_at, request.id))
 

@@ -46,7 +46,7 @@ class Facts:
     the ids of all known gaps. ``to_repair``: of those that a snapshot has to repair. ``last_timestamp``: the newest
     that may have been published. ``requests``: the unfulfilled ones, the oldest first. ``published``: the checkpoints
     of shards that list emptied tables. ``awaited``: the time up to which shards have to be published before the
-    snapshot ends; 0 if the wait has not begun.
+    snapshot ends; 0 if the wait has not begun. ``altered``: what statements have done to tables not read since.
     """
 
     now: float
@@ -64,6 +64,7 @@ class Facts:
     segments: Mapping[str, SegmentCheckpoint]
     measurement: Measurement | None = None
     awaited: float = 0.0
+    altered: Sequence[SnapshotRequest] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,20 @@ def fulfilled(control: SnapshotControl | None, requests: Sequence[SnapshotReques
     return [request for request in requests if request.id in done]
 
 
+def read_again(control: SnapshotControl | None, altered: Sequence[SnapshotRequest]) -> list[SnapshotRequest]:
+    """Return what statements have done to tables that a finished snapshot has read since."""
+    if control is None or is_running(control):
+        return []
+    read, without = control.tables, {*control.left_out}
+    return [
+        each
+        for each in altered
+        if each.after < control.begun.as_of  # I7
+        and (read is None or {*each.tables} <= {*read})
+        and not without.intersection((*each.tables, EVERY))  # I7
+    ]
+
+
 def waiting(control: SnapshotControl | None, facts: Facts) -> list[SnapshotRequest]:
     """Return the requests that wait for a snapshot, the oldest first, including those whose tables do not exist."""
     mine = fulfilled_by(control)
@@ -214,7 +229,7 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
     if is_running(control) and not (request and is_stopped(control, facts.requests)):
         assert control is not None
         return _begun(control, facts) if control.state is ShardState.PLANNED else _ended(control, facts)
-    if fulfilled(control, facts.requests):
+    if fulfilled(control, facts.requests) or read_again(control, facts.altered):
         return Wait()  # until nobody can mistake the request for a waiting one
     if control is not None and (again := again_of(control)):
         tables = () if EVERY in again else again
@@ -227,8 +242,9 @@ def next_step(control: SnapshotControl | None, facts: Facts) -> Step:
     if request is None:
         return Wait()
     served = [each for each in facts.requests if _fulfils(request, each, facts)]
-    after = max(after, *(each.after for each in served))  # I7: a READ has to replace rows from before the statement
     wanted = sorted({table for each in served for table in each.tables}) if request.tables else ()
+    altered = [each for each in facts.altered if not wanted or {*each.tables} <= {*wanted}]
+    after = max(after, *(each.after for each in [*served, *altered]))  # I7: a READ has to replace earlier rows
     said = f"a snapshot of {replace(request, tables=tuple(wanted)).subject} was requested"
     ids = [each.id for each in served]
     return WriteControl(requested(control, wanted, ids, facts.gaps, after, facts.now), said=(said,))

@@ -37,6 +37,7 @@ from relay.snapshots.control import (
     is_stopped,
     is_unread,
     next_step,
+    read_again,
     waiting,
 )
 from relay.snapshots.measuring import Measuring
@@ -95,6 +96,10 @@ class Snapshots:
     @property
     def _requests(self) -> Sequence[SnapshotRequest]:
         return self._beside.view.requests_of(self.source.name)
+
+    @property
+    def _altered(self) -> Sequence[SnapshotRequest]:
+        return self._beside.view.altered_of(self.source.name)
 
     @property
     def awaited(self) -> float:
@@ -167,6 +172,7 @@ class Snapshots:
             published=self._committed.checkpoints if self.source.has_journals else {},
             segments=self._committed.segments,
             awaited=self.awaited,
+            altered=self._altered,
         )
 
     def _warn_of_unknown_tables(self, control: SnapshotControl | None, facts: Facts) -> None:
@@ -189,7 +195,8 @@ class Snapshots:
         return self.sees is None and is_settled(self.control, self._facts())
 
     def fulfilled(self) -> list[bytes]:
-        return [each.key for each in fulfilled(self.control, self._requests)]
+        done = fulfilled(self.control, self._requests) + read_again(self.control, self._altered)
+        return [each.key for each in done]
 
     def prunable(self) -> list[bytes]:
         """Return the keys of segments that nobody will read again."""

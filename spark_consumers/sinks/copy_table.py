@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter
 
 from pyspark.sql import DataFrame
 
@@ -87,7 +88,9 @@ class CopyTable:
 
     def add_gaps(self, batch: DataFrame, gaps: Sequence[LostChanges]) -> None:
         """Note that rows may be wrong, because changes were lost."""
-        self._change_gaps(batch, lambda noted: list({gap.id: gap for gap in (*noted, *gaps)}.values()))
+        # I9: if several shards have a statement, a snapshot has to begin after the last of them.
+        by_time = attrgetter("found_at")
+        self._change_gaps(batch, lambda noted: [*{g.id: g for g in sorted((*noted, *gaps), key=by_time)}.values()])
 
     def remove_gaps(self, batch: DataFrame, snapshot: Snapshot) -> None:
         """Forget the gaps that were repaired by a snapshot that has ended in every partition."""

@@ -75,6 +75,7 @@ RELAY = {
     "Is anything lost or set aside?": (
         Panel("Gaps", "short", (relay.GAPS,), ((f"{relay.GAPS.name}{{SELECTED}}", "{{source}} {{reason}}"),)),
         _greatest("Gaps that wait for a decision", "short", relay.PENDING_GAPS, "source"),
+        _greatest("Tables that may differ from their copies", "short", relay.ALTERED, "source"),
         _greatest("Shards that wait for a person", "short", relay.SET_ASIDE, "source, instance"),
         _count("Dead letters", relay.DEAD_LETTERS, "source"),
         _count("Disagreeing clocks", relay.CLOCKS, "source"),

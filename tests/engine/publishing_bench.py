@@ -172,10 +172,12 @@ class Bench:
         self.owner = Owner(on_gap)
         # The partitions whose ends were waited for.
         self.waited_for: list[set[int]] = []
+        self.records = CommittedRecords()
         # By topic, over how many partitions the plan spreads the changes, as was requested.
         self.partitions: dict[str, int] = {}
         self.view = SimpleNamespace(
-            of=CommittedRecords().of,
+            of=self.records.of,
+            altered_of=self.records.altered_of,
             partitions_of=lambda source: self.partitions,
             requested_of=lambda source: self.partitions,
             require_end=lambda partitions, timeout: self.waited_for.append(set(partitions)),

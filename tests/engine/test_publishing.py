@@ -306,12 +306,26 @@ def test_statements_are_committed_with_the_checkpoint_after_them_and_again_after
     assert json.loads(value or b"")["statement"] == "ALTER TABLE t"
 
 
+UNSEEN = {"t": "may have different values now", "u": "has the rows of t now"}
+
+
 def test_snapshots_are_requested_in_the_transaction_of_the_statement_that_needs_them_and_once() -> None:
     """I3, I7: by whoever reads the shard, so that nobody who lost it requests them once more."""
     bench = Bench()
     token = EventToken(1000, "shop/d/-", "MariaDB/0-1-2")
     made = SchemaChange(
-        "0123456789ab", "ALTER", "shop", "d", "ALTER TABLE t", StatementText.COMPLETE, (), token, "2", 5, ("t", "u")
+        "0123456789ab",
+        "ALTER",
+        "shop",
+        "d",
+        "ALTER TABLE t",
+        StatementText.COMPLETE,
+        (),
+        token,
+        "2",
+        5,
+        UNSEEN,
+        ("t", "u"),
     )
     shard = bench.shard()
     bench.publishing.page(shard, page(1))
@@ -331,7 +345,50 @@ def test_snapshots_are_requested_in_the_transaction_of_the_statement_that_needs_
     ]
     assert len({each.key for each in found}) == 2
     assert {partition_of(each.key) for each in found} == {partition_of(shard.key)}
+    assert {each.gap for each in found} == {None}
     assert json.loads(checkpoint or b"")["position"] == {"sequence": 2}
+    gaps = [json.loads(value or b"") for value in bench.broker.on("shop.gaps")]
+    assert [(each["table"], each["statement"]) for each in gaps] == [("t", "ALTER TABLE t"), ("u", "ALTER TABLE t")]
+
+
+def test_each_shard_notes_a_statement_after_which_nobody_reads_the_table_again_and_the_gap_is_one() -> None:
+    """I3, I9, I11: with its position, and in two records of each partition at most."""
+    bench = Bench()
+
+    def noted(number: int, shard: str, statement: str) -> list[bytes | None]:
+        """Return the records of the checkpoints that come with a statement, except the checkpoint of its shard."""
+        token = EventToken(1000 + number, f"shop/d/{shard}", f"MariaDB/0-1-{number}")
+        made = SchemaChange(
+            f"{number:032}",
+            "ALTER",
+            "shop",
+            "d",
+            statement,
+            StatementText.COMPLETE,
+            (),
+            token,
+            f"0-1-{number}",
+            number * 1_000_000,
+            {"t": "may have different values now"},
+        )
+        bench.publishing.page(
+            bench.shard(shard), Page(Shard(shard), [], {"sequence": number}, token, 1.0, 0.0, schema_changes=[made])
+        )
+        bench.publishing.commit()
+        records = [value for topic, value in bench.broker.transactions[-1] if topic == "shop.checkpoints"]
+        request = SnapshotRequest.from_json(records[0] or b"")
+        assert partition_of(request.key) == partition_of(bench.shard(shard).key)
+        assert (request.stopped, request.after, request.tables) == (True, 1000 + number, ("t",))
+        bench.records.apply(request.key, records[0])
+        return records[1:-1]
+
+    assert [noted(n, shard, "ALTER TABLE t MODIFY v INT") for n, shard in ((1, "-80"), (2, "80-"))] == [[], []]
+    first, second = [json.loads(value or b"") for value in bench.broker.on("shop.gaps")]
+    assert first["id"] == second["id"]
+    assert (first["from"], first["found_at"], second["found_at"]) == ({"gtid": "0-1-1"}, 1002.0, 1003.0)
+    assert [noted(n, "80-", f"ALTER TABLE t MODIFY v DECIMAL(9,{n})") for n in (3, 4)] == [[], [None]]
+    assert len({json.loads(value or b"")["id"] for value in bench.broker.on("shop.gaps")}) == 3
+    assert bench.records.requests_of("shop") == []
 
 
 def test_a_listing_that_is_too_large_for_a_record_is_not_written() -> None:

@@ -20,7 +20,7 @@ from relay.observe.server import serve, serve_observer
 from relay.observe.status import SourceView, WorkerStatus
 from relay.process.managed import free_port
 from relay.process.store_memory import ServerMemory
-from relay.records import Shard, StreamId
+from relay.records import Gap, Shard, StreamId
 from tests.listening import NOBODY
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
 
@@ -172,6 +172,15 @@ def table_left_out() -> State:
     return State(_workers(orders(), replace(view, plan=plan, left_out={"orders": "has no primary key"})))
 
 
+def altered_table() -> State:
+    def altered(number: int, table: str) -> dict[str, Any]:
+        statement = f"ALTER TABLE {table} MODIFY total DECIMAL(10,{number})"
+        gap = Gap("legacy", "legacy", None, "altered", {"gtid": f"0-1-{number}"}, None, WALL, table, statement)
+        return gap.published()
+
+    return State(_workers(orders(), legacy(altered=(altered(1, "orders"), altered(2, "items"), altered(3, "orders")))))
+
+
 def failing_consumer() -> State:
     return replace(healthy(), failing={"cache": "no server answers at redis://me:hunter2@redis:6379/0"})
 
@@ -253,7 +262,8 @@ STATES = {
     "healthy": healthy, "snapshotting": snapshotting, "stalled": stalled, "gap": gap_and_dead_letters,
     "failing consumer": failing_consumer, "silent process": silent_process, "late consumer": late_consumer,
     "published gap": published_gap, "repaired gap": repaired_gap, "unmet gap": unmet_gap, "set aside": set_aside,
-    "left out": table_left_out, "source away": source_away, "fenced": fenced_worker, "copy": copy_without_a_table,
+    "left out": table_left_out, "altered": altered_table, "source away": source_away,
+    "fenced": fenced_worker, "copy": copy_without_a_table,
     "store away": store_away, "store full": store_full,
     "starting": starting, "without coordinator": without_coordinator, "hostile": hostile,
 }  # fmt: skip

@@ -14,10 +14,14 @@ from relay.kafka.group import Member
 from relay.observe.verdict import judge
 from relay.operations.gaps import ListedGap
 from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
+from relay.records import Gap
 from tests.observe.page_states import GAP, STATES, served
 from tests.observe.requests import get
 
 ALERTS = (Path(__file__).parents[2] / "deploy/prometheus/alerts.yaml").read_text()
+
+ALTERED = Gap("orders", "label", None, "altered", {"gtid": "0-1-2"}, None, 1.0, "t", "ALTER TABLE t").published()
+SKIPPED = f"relay gaps accept 'my shop.yaml' {ALTERED['id']} skip"
 
 WORD = {
     "healthy": "Up to date",
@@ -27,6 +31,7 @@ WORD = {
     "unmet gap": "Stopped at a gap",
     "set aside": "Stalled",
     "left out": "Stalled",
+    "altered": "Needs attention",
     "source away": "Stalled",
     "fenced": "Stalled",
     "copy": "Stalled",
@@ -68,7 +73,8 @@ def test_the_page_is_red_when_a_process_is_and_says_the_worst_of_all(name: str) 
 def status(**known: Any) -> Mapping[str, Any]:
     shard = ShardStatus("-80", "reading", None, None, None, (), None, 1.0, known.pop("lag", 1.0), None, None, 1.0)
     gaps = [ListedGap(gap, state) for gap, state in known.pop("gaps", ())]
-    more = {"missing": known.pop("missing", ()), "has_snapshots": known.pop("has_snapshots", True)}
+    known_more = {"altered": known.pop("altered", ())}
+    more = known_more | {"missing": known.pop("missing", ()), "has_snapshots": known.pop("has_snapshots", True)}
     source = SourceStatus("orders", "mysql", "t", "label", "current", 1.0, 1, 1.0, None, [shard], gaps, **more)
     members = [Member("m-1", "host-1", "127.0.0.1", frozenset(range(64)))] if known.pop("is_running", True) else []
     return RelayStatus("shop", 2.0, "shop.relay", members, [source], known.pop("letters", 0), **known).verdict
@@ -82,6 +88,8 @@ def status(**known: Any) -> Mapping[str, Any]:
         ({"is_running": False, "lag": 121.0}, "No worker is running", ["relay run 'my shop.yaml'"]),
         ({"letters": 2}, "Needs attention", ["relay dead-letters list 'my shop.yaml'"]),
         ({"is_blind": True}, "Needs attention", []),
+        ({"altered": [ALTERED]}, "Needs attention", ["relay snapshot 'my shop.yaml' orders t"]),
+        ({"altered": [ALTERED], "has_snapshots": False}, "Needs attention", [SKIPPED]),
         ({"missing": ["5f"]}, "Needs attention", ["relay gaps list 'my shop.yaml'"]),
         ({"missing": ["5f"], "has_snapshots": False}, "Up to date", []),
         ({"gaps": [(GAP, "published")]}, "Up to date", []),
@@ -92,6 +100,17 @@ def test_what_kafka_alone_has_is_judged_by_the_same(known: dict[str, Any], state
     found = status(**known, file="my shop.yaml")
     assert found["state"] == state
     assert [command for each in found["problems"] for command in each["commands"][:1]] == commands
+
+
+def test_a_table_is_shown_once_since_its_first_statement_and_because_of_its_last() -> None:
+    with served(STATES["altered"]()) as found:
+        shown = orjson.loads(get(found.port, "/page.json")[2])
+    orders, items = shown["problems"]
+    assert [each["what"] for each in (orders, items)] == [
+        f"table {table} of legacy may differ from its copies" for table in ("orders", "items")
+    ]
+    assert "0-1-3: ALTER TABLE orders MODIFY total DECIMAL(10,3)" in orders["reason"]
+    assert orders["commands"][0] == f"relay snapshot {shown['config']} legacy orders"
 
 
 def test_what_a_worker_shows_is_judged_together_with_what_kafka_has() -> None:

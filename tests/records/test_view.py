@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import orjson
@@ -71,6 +71,9 @@ SEGMENT = SegmentCheckpoint(ShardState.FINISHED, {"rows": 3}, 1.5, LATER)
 GAP = PendingGap(Gap("orders", STREAM.label, None, "trimmed", {"sequence": "5"}, None, 1.0), Decision.SKIP, 2.5)
 OWNER = PartitionOwner("machine/7", {"orders": "ab"})
 REQUEST = SnapshotRequest("orders", "r", ("t",), 1.5, stopped=True, updated_at=2.5)
+ALTERED = replace(
+    REQUEST, id="a", after=2, gap=Gap("orders", STREAM.label, None, "altered", {}, None, 1.0, "t", "ALTER")
+)
 
 
 def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> None:
@@ -84,6 +87,7 @@ def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> 
         STREAM.segment_key("1/0"): SEGMENT,
         GAP.key: GAP,
         REQUEST.key: REQUEST,
+        ALTERED.key: ALTERED,
         owner_key(5): OWNER,
     }
 
@@ -93,6 +97,7 @@ def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> 
             *stream.segments.values(),
             *stream.pending_gaps.values(),
             *view.requests_of("orders"),
+            *view.altered_of("orders"),
             *view.owners.values(),
         ]
         return [record for record in found if record is not None]
@@ -100,7 +105,7 @@ def test_every_record_is_in_the_view_as_it_was_written_until_it_is_removed() -> 
     for key, record in keys.items():
         view.apply(key, record.to_json())
     assert seen() == [*keys.values()]
-    assert stream.beside_plan().keys() == keys.keys() - {STREAM.plan_key, REQUEST.key, owner_key(5)}
+    assert stream.beside_plan().keys() == keys.keys() - {STREAM.plan_key, REQUEST.key, ALTERED.key, owner_key(5)}
     assert view.planned("orders") == view.of_source("orders") == [stream]
     assert view.versions == {"orders": len(keys) - 1, "": 1}
     for key in keys:

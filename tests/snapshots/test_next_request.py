@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from relay.kafka.checkpoints import partition_of
@@ -250,6 +252,50 @@ def test_the_tables_that_statements_have_changed_are_read_together_and_later_tha
     relay.tidy()
     relay.begin()
     assert relay.control.requests == (other.id,)
+
+
+def altered(table: str, after: int) -> SnapshotRequest:
+    gap = Gap("shop", "label", None, "altered", None, None, float(after), table, "ALTER")
+    return replace(of_statement(table, after=after), stopped=True, gap=gap)
+
+
+def test_a_snapshot_of_an_altered_table_begins_after_the_statement_and_then_nothing_is_noted_any_more() -> None:
+    """I7, I12: nothing begins by itself, and the note of another table stays."""
+    relay = Snapshotting()
+    notes = [altered("small", 100_100), altered("large", 100_200)]
+    for each in notes:
+        relay.write(each)
+    assert relay.step() is None
+    assert relay.snapshots.is_settled()
+    relay.ask("small")
+    other = relay.ask("large")
+    relay.begin()
+    assert 100_100 < relay.control.begun.as_of < 100_200
+    late = altered("small", relay.control.begun.as_of)
+    relay.write(late)
+    relay.end()
+    assert relay.snapshots.fulfilled()[1:] == [notes[0].key]
+    relay.view.apply(relay.snapshots.fulfilled()[0], None)
+    assert relay.step() is None  # the next snapshot would say nothing of this one
+    relay.tidy()
+    assert relay.view.altered_of("shop") == [late, notes[1]]
+    relay.begin()
+    assert relay.control.requests == (other.id,)
+
+
+def test_a_snapshot_that_leaves_an_altered_table_out_leaves_its_note() -> None:
+    """I7"""
+    relay = Snapshotting()
+    note = altered("small", 100_010)
+    relay.write(note)
+    relay.tables.left_out = ("small",)
+    for left_out in (("small",), ()):
+        relay.tables.left_out = left_out
+        asked = relay.ask()
+        relay.begin()
+        relay.end()
+        assert relay.snapshots.fulfilled() == [asked.key, *([] if left_out else [note.key])]
+        relay.tidy()
 
 
 def test_the_request_of_a_statement_ends_even_if_its_table_is_gone(caplog: pytest.LogCaptureFixture) -> None:

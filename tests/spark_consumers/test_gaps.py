@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,36 @@ def test_a_snapshot_repairs_the_gaps_that_were_found_before_it_began(as_of: floa
     gap = LostChanges("g", "orders", "trimmed", FOUND_AT, "")
     assert gap.is_repaired_by(Snapshot("s", int(as_of))) is repaired
     assert not LostChanges("g", None, "cannot be read", 0.0, "").is_repaired_by(Snapshot("s", int(as_of)))
+
+
+def test_the_gap_of_a_statement_is_repaired_by_rows_that_replace_all_from_before_it_and_concerns_its_table() -> None:
+    """I9, I12"""
+    made = Gap("shop", "db", None, "altered", {"gtid": "0-1-2"}, None, FOUND_AT, "orders", "ALTER TABLE orders ...")
+    (gap,) = lost_changes([non_change(made.to_json())])
+    assert [gap.is_repaired_by(Snapshot("s", int(FOUND_AT) + more)) for more in (-1, 0)] == [False, True]
+    names = [("shop", "orders"), ("shop", "lines"), ("other", "orders")]
+    assert [gap.concerns(*name) for name in names] == [True, False, False]
+    assert (gap.statement, *from_json(to_json([gap]))) == (made.statement, gap)
+
+
+@pytest.mark.services
+def test_a_statement_of_several_shards_is_one_gap_of_its_table_until_it_is_read_after_the_last_of_them(
+    topic: Topic, database_url: str
+) -> None:
+    """I9, I12"""
+    topic.set_copy_url(database_url)
+    line = change("c1", 1, Operation.INSERT)
+    line.table = "lines"
+    topic.publish([change("c0", 1, Operation.INSERT), line])
+    gap = Gap("orders", "db", None, "altered", None, None, FOUND_AT, "orders", "ALTER TABLE orders")
+    publish_records(topic, replace(gap, found_at=FOUND_AT + 100).to_json(), gap.to_json())
+    noted = []
+    for as_of in (0, int(FOUND_AT), int(FOUND_AT) + 100):
+        topic.publish([mark("begin", as_of), read("c0", 1, as_of), mark("end", as_of)] if as_of else [])
+        topic.consume("log copy", checkpoint="one")
+        noted.append([noted_gaps(topic.path, "orders", table) for table in ("orders", "lines")])
+    assert noted == [[["altered"], []], [["altered"], []], [[], []]]
+    assert [each for (each,) in delta_rows.rows(topic.folder / "log_gaps", ["reason"])] == ["altered"]
 
 
 @pytest.mark.services
