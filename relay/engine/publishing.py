@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGEST_LISTING = 1 << 20  # bytes, as many as a large page has. A shard takes about 120
+_EMPTY = ("TRUNCATE", "DROP", "DROP DATABASE")  # the kinds of statements after which a table has no rows
 _STATEMENT = 500  # characters of a statement in the gap that it makes; its own record has all
 
 
@@ -79,6 +80,8 @@ class Publishing:
         self._metrics, self._liveness = observer.metrics, observer.liveness
         # Published in the open transaction, in order.
         self._unconfirmed: list[_Sent] = []
+        # The keys of what statements have done, by source, table and partition, as this worker wrote them last.
+        self._notes: dict[tuple[str, str, int], list[bytes]] = {}
         self._watermarks = WatermarkRecords()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, observer.liveness)
         producers.tell = self._aborts.unanswered
@@ -330,6 +333,10 @@ class Publishing:
             self.transaction.sent(len(value), yields=False)
             at, after = change.committed_at / 1_000_000, change.token.timestamp
             names = (f"{after}-{change.event_id[:8]}{number:x}" for number in count())
+            for each in change.tables:
+                if each.renamed_to or change.kind in _EMPTY:  # I10: perhaps no snapshot can read it any more
+                    for key in self._noted(change.source, each.table, place):
+                        self.record(key, None)
             for table, why in change.unseen.items():
                 reason, found_at = f"table {table} {why}, which no change shows", float(after + 1)
                 begin, text = {"gtid": change.transaction}, (change.statement or change.kind)[:_STATEMENT]
@@ -342,9 +349,17 @@ class Publishing:
                 )
                 request = next(each for each in made if partition_of(each.key) == place)
                 self.record(request.key, request.to_json())
-                earlier = (each for each in self._view.altered_of(change.source) if each.tables == (table,))
-                for each in [each for each in earlier if noted and partition_of(each.key) == place][1:]:
-                    self.record(each.key, None)  # I11: the first says since when
+                if noted is not None:
+                    first, *others = [*self._noted(change.source, table, place), request.key]
+                    for key in others[:-1]:
+                        self.record(key, None)  # I11: the first says since when
+                    self._notes[change.source, table, place] = [first, *others[-1:]]
+
+    def _noted(self, source: str, table: str, place: int) -> list[bytes]:
+        """Return the keys of what statements have done to a table, also of records that the view does not show yet."""
+        seen = (each.key for each in self._view.altered_of(source) if each.tables == (table,))
+        mine = self._notes.pop((source, table, place), ())
+        return [*dict.fromkeys([*(key for key in seen if partition_of(key) == place), *mine])]
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, found again because nothing has been read there since then."""

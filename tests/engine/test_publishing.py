@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from relay.change import Operation, SchemaChange, StatementText
+from relay.change import AlteredTable, Operation, SchemaChange, StatementText
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
@@ -389,6 +390,36 @@ def test_each_shard_notes_a_statement_after_which_nobody_reads_the_table_again_a
     assert [noted(n, "80-", f"ALTER TABLE t MODIFY v DECIMAL(9,{n})") for n in (3, 4)] == [[], [None]]
     assert len({json.loads(value or b"")["id"] for value in bench.broker.on("shop.gaps")}) == 3
     assert bench.records.requests_of("shop") == []
+
+
+def test_what_a_statement_did_to_a_table_is_forgotten_when_the_table_is_dropped_or_renamed() -> None:
+    """I10: nobody could read it again, and the page would show it for ever."""
+    bench = Bench()
+    shard = bench.shard()
+
+    def publish(number: int, kind: str, *tables: AlteredTable, unseen: Sequence[str] = ()) -> None:
+        token = EventToken(1000 + number, "shop/d/-", f"MariaDB/0-1-{number}")
+        said = ("shop", "d", kind, StatementText.COMPLETE, tables, token, f"0-1-{number}", number)
+        made = SchemaChange(f"{number:032}", kind, *said, dict.fromkeys(unseen, "has other rows now"))
+        bench.publishing.page(shard, Page(Shard("s"), [], {"sequence": number}, token, 1.0, 0.0, schema_changes=[made]))
+
+    def left() -> list[tuple[str, ...]]:
+        bench.publishing.commit()
+        values = [value for topic, value in bench.broker.transactions[-1] if topic == "shop.checkpoints"]
+        return [SnapshotRequest.from_json(value).tables for value in values[:-1] if value]
+
+    def of(table: str, to: str | None = None) -> AlteredTable:
+        return AlteredTable(table, None, None, None, None, to)
+
+    publish(1, "ALTER", of("ghost"), unseen=["ghost"])
+    publish(2, "RENAME", of("t", "old"), of("ghost", "t"), unseen=["old", "t"])
+    publish(3, "DROP", of("old"))
+    assert left() == [("t",)]
+    publish(4, "TRUNCATE", of("t"))  # the view does not show the last commit yet
+    publish(5, "ALTER", of("u"), unseen=["u"])
+    assert left() == [("u",)]
+    publish(6, "ALTER", of("t"), unseen=["t"])
+    assert left() == [("t",)]
 
 
 def test_a_listing_that_is_too_large_for_a_record_is_not_written() -> None:

@@ -121,6 +121,7 @@ def test_a_table_that_an_online_change_replaces_is_read_again_if_it_can_be_and_e
     ):
         (made,) = until(reader, lambda page: bool(page.schema_changes))[-1].schema_changes
     assert made.reread == (("customer",) if is_read_again else ())
+    assert made.unseen.keys() == {"customer"}
     assert ("`relay snapshot CONFIG s customer`" in caplog.text) != is_read_again
 
 
