@@ -131,8 +131,8 @@ def run(
 
 
 _TAIL_HELP = {
-    "topics": "Topics or tables, or one of: checkpoints, ddl, gaps, schemas, watermarks, dead_letters. Default: all "
-    "changes.",
+    "topics": "Topics, tables (without others on the same topic), or one of: checkpoints, ddl, gaps, schemas, "
+    "watermarks, dead_letters. Default: all changes.",
     "start": "Where to start: latest (the default), earliest, an ISO time, a relative time such as -10m, "
     "committed:GROUP, or offsets in JSON.",
     "as_json": "Print one JSON object per line: topic, partition, offset, key and value. Bytes, and keys that are not "

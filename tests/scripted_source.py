@@ -12,6 +12,7 @@ from typing import Any, Literal
 from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, event_id
 from relay.config import Config
+from relay.config.topic_routes import DEFAULT, TopicClaims
 from relay.engine.config_reload import ReloadedConfig
 from relay.engine.connected_sources import ConnectedSources
 from relay.engine.topic_writers import TopicWriters
@@ -28,6 +29,8 @@ from relay.source import LastPage, Opening, Page, PageCounts, ReadResult, ShardR
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.waiting import PATIENCE
+
+CLAIMS = TopicClaims("test", DEFAULT, ())
 
 LABEL = "2026-01-01T00:00:00.000"
 

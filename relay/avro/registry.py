@@ -25,5 +25,10 @@ def open_schemas(config: Config, kept: Callable[[], Mapping[bytes, dict[str, Any
         from relay.avro.schema_registry import RegistrySchemas
     registry = config.schema_registry
     return RegistrySchemas(
-        registry.url, registry.on_incompatible, access=registry.access(), earlier=in_topic, kept=kept
+        registry.url,
+        registry.on_incompatible,
+        access=registry.access(),
+        shared=config.shared_topics,
+        earlier=in_topic,
+        kept=kept,
     )

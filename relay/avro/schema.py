@@ -42,7 +42,7 @@ def unescape(name: str) -> str:
 
 def change_schema(table: TableSchema) -> dict[str, Any]:
     """Return the Avro schema of ``relay.Change`` for one table. Raises ValueError for an unsuitable column type."""
-    namespace = f"relay.{escape(table.source)}.{escape(table.table)}"
+    namespace = namespace_of(table.source, table.table)
     protected = dict(table.protected)
     row: Any = "string"
     if table.row is not None:
@@ -53,6 +53,11 @@ def change_schema(table: TableSchema) -> dict[str, Any]:
     if protected:
         schema["relay.protected"] = protected
     return schema
+
+
+def namespace_of(source: str, table: str) -> str:
+    """Return the namespace of the records of a table, which all its schemas share."""
+    return f"relay.{escape(source)}.{escape(table)}"
 
 
 def source_name(field: dict[str, Any]) -> str:

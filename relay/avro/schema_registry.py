@@ -1,10 +1,10 @@
-"""The schemas in a Schema Registry with Confluent's API, one subject for each topic."""
+"""The schemas in a Schema Registry with Confluent's API, one subject for each topic, or table of a shared topic."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from relay.avro.evolution import differences, following, is_envelope, is_of_changes, refused_envelope, same
+from relay.avro.evolution import differences, following, is_envelope, is_of_changes, refused_envelope, same, table_of
 from relay.avro.framing import confluent_header, schema_id
 from relay.config.hidden import redacted
 from relay.errors import ConfigError, NoAnswer, RelayError, Unavailable
@@ -45,13 +45,14 @@ class _Version:
 
 
 class RegistrySchemas:
-    """The schemas in a registry with Confluent's API, under the subject ``<topic>-value``. Thread-safe.
+    """The schemas in a registry with Confluent's API, under subjects as `name_of` says. Thread-safe.
 
     ``access``: how to log in, as ``SchemaRegistryConfig.access`` says. ``on_incompatible``: ``fail`` or ``register``,
-    what to do when the registry refuses the next version of a subject. ``earlier``: opens the schemas of values from
-    before there was a registry, when the first such value comes. ``kept``: returns the schemas that an earlier process
-    got from this registry; called only while the registry does not answer. ``timeout``: seconds for one request.
-    ``retries``: how often a failed request is repeated.
+    what to do when the registry refuses the next version of a subject. ``shared``: the topics of several tables, each
+    of which has its own subject there. ``earlier``: opens the schemas of values from before there was a registry, when
+    the first such value comes. ``kept``: returns the schemas that an earlier process got from this registry; called
+    only while the registry does not answer. ``timeout``: seconds for one request. ``retries``: how often a failed
+    request is repeated.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class RegistrySchemas:
         url: str,
         on_incompatible: str = "fail",
         *,
+        shared: Collection[str] = (),
         access: Mapping[str, Any] | None = None,
         earlier: Callable[[], TopicSchemas] | None = None,
         kept: Callable[[], Mapping[bytes, dict[str, Any]]] = dict,
@@ -68,6 +70,7 @@ class RegistrySchemas:
         self._shown = redacted(url)
         self.place = f"the schema registry at {self._shown}"
         self._on_incompatible = on_incompatible
+        self._shared = frozenset(shared)
         self._open_earlier = earlier
         self._kept = kept
         # Set once, by the first thread that needs it.
@@ -90,13 +93,13 @@ class RegistrySchemas:
         Raises `RelayError` if the registry refuses it, naming the differences from the version before, or returns
         another schema for its id; `NoAnswer` if it does not answer now, `Unavailable` if a retry would not help.
         """
-        subject = f"{topic}-{part}"
+        subject = self.name_of(topic, table_of(schema)) if part == "value" else f"{topic}-{part}"
         with self._asking(f"register a schema under {subject}"):
             if (level := self._levels.get(subject)) is not None:
                 self._restore(subject, level)
             versions = self._versions(subject)
             found = next((version for version in reversed(versions) if same(version.schema, schema)), None)
-            if problem := _other_envelope(topic, versions, schema):  # I8
+            if problem := self._other_envelope(topic, versions, schema):  # I8
                 raise RelayError(problem)
             if found is None:
                 found = self._add(topic, subject, versions, schema)
@@ -113,13 +116,18 @@ class RegistrySchemas:
         """Return, for each topic and schema, whether its table has no schema: neither a version of the subject, nor one
         from before there was a registry. Raises `Unavailable`.
         """
-        names = list(dict.fromkeys(topic for topic, _ in wanted))
         with self._asking("list the versions of its subjects"):
-            numbers = call_all("versions", [partial(self._numbers, f"{topic}-value", deleted=True) for topic in names])
-        empty = {topic for topic, versions in zip(names, numbers, strict=True) if not versions}
-        if not empty or (earlier := self._from_before()) is None:
-            return [topic in empty for topic, _ in wanted]
-        return [topic in empty and lacks for (topic, _), lacks in zip(wanted, earlier.lacks(wanted), strict=True)]
+            empty = call_all("versions", [partial(self._lacks, topic, table_of(schema)) for topic, schema in wanted])
+        if not any(empty) or (earlier := self._from_before()) is None:
+            return empty
+        return [is_empty and lacks for is_empty, lacks in zip(empty, earlier.lacks(wanted), strict=True)]
+
+    def name_of(self, topic: str, table: str | None) -> str:
+        """Return the subject of the schemas of a table on ``topic``. ``table``: its `namespace_of`.
+
+        A subject of two tables would refuse the second one's schema, as one that is not compatible.
+        """
+        return f"{topic}-{table}" if table is not None and topic in self._shared else f"{topic}-value"
 
     def newest_envelope(self, topic: str) -> bytes | None:
         """Return the header of the newest values of ``topic`` if they are in Debezium's envelope, otherwise None."""
@@ -128,17 +136,17 @@ class RegistrySchemas:
             newest = self._versions(subject)[-1:]
         return next((confluent_header(each.id) for each in newest if is_envelope(each.schema)), None)
 
-    def subject(self, topic: str) -> tuple[int, str | None]:
-        """Return the number of versions of ``topic``'s subject, and its own compatibility. Raises `Unavailable`."""
-        subject = f"{topic}-value"
+    def subject(self, topic: str, table: str | None = None) -> tuple[int, str | None]:
+        """Return the number of versions of a table's subject, and its own compatibility. Raises `Unavailable`."""
+        subject = self.name_of(topic, table)
         with self._asking(f"look up {subject}"):
             return len(self._numbers(subject)), self._compatibility(subject)
 
-    def subjects(self) -> list[str]:
-        """Return the names of all subjects. Raises `Unavailable`."""
+    def subjects(self, *, deleted: bool = False) -> list[str]:
+        """Return the names of all subjects. ``deleted``: include deleted ones. Raises `Unavailable`."""
         with self._asking("list its subjects"):
             try:
-                found = self._client.get_subjects()
+                found = self._client.get_subjects(deleted=deleted)
             except SchemaRegistryError as fault:
                 if fault.http_status_code == 404:
                     raise LookupError("it has no list of subjects") from fault
@@ -149,10 +157,10 @@ class RegistrySchemas:
 
     def refusal(self, topic: str, schema: Mapping[str, Any]) -> str:
         """Return why the registry would refuse to `register` a schema, "" if it would accept it. Changes nothing."""
-        subject = f"{topic}-value"
+        subject = self.name_of(topic, table_of(schema))
         with self._asking(f"compare a schema with {subject}"):
             versions = self._versions(subject)
-            if problem := _other_envelope(topic, versions, schema):
+            if problem := self._other_envelope(topic, versions, schema):
                 return problem
             if not versions or any(same(version.schema, schema) for version in versions):
                 return ""
@@ -187,8 +195,10 @@ class RegistrySchemas:
         """Look up the schemas of all values now on ``topics``, even from before the registry. Raises `Unavailable`."""
         if (earlier := self._from_before()) is not None:
             earlier.refresh()
-        for topic in topics:
-            subject = f"{topic}-value"
+        names = [f"{topic}-value" for topic in topics]  # also from before other tables shared the topic
+        if shared := self._shared.intersection(topics):
+            names += [each for each in self.subjects(deleted=True) if each.partition("-relay.")[0] in shared]
+        for subject in names:
             with self._asking(f"look up {subject}"):
                 for version in self._versions(subject, deleted=True):  # I1: values with this schema may still be there
                     if is_of_changes(version.schema):
@@ -259,6 +269,12 @@ class RegistrySchemas:
             # If the registry's default refused the schema, the subject had no level of its own.
             self._restore(subject, "" if level in (None, "NONE") else level)
 
+    def _other_envelope(self, topic: str, versions: Sequence[_Version], schema: Mapping[str, Any]) -> str:
+        """Return why a schema cannot follow on ``topic`` if its newest one is for another envelope; otherwise ""."""
+        before = versions or (self._versions(f"{topic}-value") if topic in self._shared else [])
+        kinds = [(is_of_changes(each), is_envelope(each)) for each in (schema, *(each.schema for each in before[-1:]))]
+        return refused_envelope(topic) if {*kinds} == {(True, False), (False, True)} else ""
+
     def _restore(self, subject: str, level: str) -> None:
         self._levels[subject] = level  # in case the registry does not answer
         if level:
@@ -276,6 +292,13 @@ class RegistrySchemas:
             for one in found
             if one.version is not None and one.schema_id is not None
         ]
+
+    def _lacks(self, topic: str, table: str | None) -> bool:
+        """Whether there is no schema of a table, not even from before other tables shared its topic, or since."""
+        if self._numbers(subject := self.name_of(topic, table), deleted=True):
+            return False
+        other = {f"{topic}-value", f"{topic}-{table}"} - {subject}
+        return all(table_of(each.schema) != table for name in other for each in self._versions(name, deleted=True))
 
     def _numbers(self, subject: str, *, deleted: bool = False) -> list[int]:
         return sorted(self._none_if_missing(partial(self._client.get_versions, deleted=deleted), subject) or [])
@@ -317,12 +340,6 @@ class RegistrySchemas:
         return Unavailable(
             f"{self._shown} did not answer like a schema registry to the request to {what}: check the URL ({why})"
         )
-
-
-def _other_envelope(topic: str, versions: Sequence[_Version], schema: Mapping[str, Any]) -> str:
-    """Return why a schema cannot follow on ``topic`` if its newest one is for another envelope; otherwise ""."""
-    kinds = [(is_of_changes(each), is_envelope(each)) for each in (schema, *(each.schema for each in versions[-1:]))]
-    return refused_envelope(topic) if {*kinds} == {(True, False), (False, True)} else ""
 
 
 def _shown(fault: Exception) -> str:

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -14,14 +15,14 @@ from relay.config import overrides, topic_routes, yaml_file
 from relay.config.errors import did_you_mean, explain, refuse
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
-from relay.config.locations import are_nested, legal
+from relay.config.locations import are_nested
 from relay.config.model import ConfigModel, WithVariables
 from relay.config.per_table import NO_READS, Envelope
 from relay.config.sinks import CacheConfig, CopyConfig, LogConfig
 from relay.config.sources import SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.template import Template
-from relay.config.topic_routes import Place, TopicClaims, Topics, topic_key
+from relay.config.topic_routes import LONGEST, OTHERS, Place, TopicClaims, Topics, is_common, topic_key, topic_of
 from relay.config.topic_settings import PARTITIONS, TopicSettings, chosen, contradictions
 from relay.config.value_types import Name, duration_text
 from relay.config.yaml_file import Document, Location
@@ -33,8 +34,6 @@ PUBLISHED = {"columns", "envelope", "key", "keyrange", "on_unencodable", "protec
 
 _READING = {"start": "copy", "snapshot": "initial", "on_gap": "resnapshot", "on_alter": "resnapshot"}
 """By key of a source, the value that lets it read its tables beside their stream."""
-
-_TOPIC_LENGTH = 249
 
 Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks", "ddl"]
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
@@ -61,8 +60,8 @@ class Config(ConfigModel):
 
     topics: Topics = topic_routes.DEFAULT
     """The topic of a table's changes, or a mapping with a topic for each table: `{orders: "sales.orders.v1", "audit_*":
-    "audit.{table}", default: "{name}.{table}"}`. A character that Kafka does not allow becomes `_xHHHH_`, with its code
-    point in hexadecimal."""
+    "audit", default: "{name}.{table}"}`. A character of `{table}` that Kafka does not allow becomes `_xHHHH_`, with its
+    code point in hexadecimal. Tables share a topic, here `audit`, if it is named without `{table}`."""
 
     topic_settings: TopicSettings | None = None
     """The partitions and Kafka's settings of the topics of tables, by table, with the same patterns as `topics`:
@@ -79,6 +78,7 @@ class Config(ConfigModel):
     # For each source, the index of its entry in the file.
     _entries: list[int] = PrivateAttr(default_factory=list)
     _claims: TopicClaims = PrivateAttr()
+    _shared: frozenset[str] = PrivateAttr(frozenset())
 
     cache: CacheConfig | None = None
     """The cache that `relay consume cache` keeps honest."""
@@ -105,8 +105,9 @@ class Config(ConfigModel):
         self._entries = [number for number, sources in enumerate(split) for _ in sources]
         # The model is frozen. From here on, each DynamoDB source has one table, or tags that find its tables.
         object.__setattr__(self, "sources", [source for sources in split for source in sources])
+        self._shared = self._find_shared()
         refuse(self._problems())
-        self._claims = TopicClaims(self.topic, tuple(self.own_topics.values()))
+        self._claims = TopicClaims(self.name, self.topics, tuple(self.own_topics.values()))
         for source in self.sources:
             source.share(self._claims)
         self.claim(())
@@ -116,6 +117,20 @@ class Config(ConfigModel):
     def claims(self) -> TopicClaims:
         """The owner of each topic, which the sources know, too."""
         return self._claims
+
+    @property
+    def shared_topics(self) -> frozenset[str]:
+        """The topics that several tables have, or that any table gets that matches a pattern. They stay the same when
+        the tables of sources are found."""
+        return self._shared
+
+    def _find_shared(self) -> frozenset[str]:
+        found = Counter(map(self.topic, self.tables))
+        for key, template in () if self.names_tables else topic_routes.by_table(self.topics).items():
+            if is_common(template, key):
+                tables = 2 if "*" in key or key == OTHERS else key not in self.tables
+                found[topic_of(self.name, template, key)] += tables
+        return frozenset(topic for topic, tables in found.items() if tables > 1)
 
     def claim(self, relayed: Iterable[Place]) -> None:
         """Assign topics first to tables that sources name, then to those ``relayed`` before, then to others."""
@@ -163,7 +178,8 @@ class Config(ConfigModel):
         return found
 
     def _problems(self) -> Iterator[tuple[Location, str]]:
-        for find in (self._source_problems, self._envelope_problems, self._topic_problems, self._cache_problems):
+        finds = self._source_problems, self._envelope_problems, self._topic_problems, self._shared_problems
+        for find in (*finds, self._cache_problems):
             yield from find()
         log, copy = self.log, self.copy_.location if self.copy_ else None
         # I1: in the folder of a Delta table, VACUUM deletes files that do not belong to the table.
@@ -218,30 +234,46 @@ class Config(ConfigModel):
             routed = () if isinstance(self.topics, str) else self.topics
             yield from topic_routes.unknown_tables("topics", routed, tables)
             yield from topic_routes.unknown_tables("topic_settings", self.topic_settings or (), tables)
-        yield from contradictions(self.topic_settings or {}, self.tables)
-        # The tables that no key of their own names.
-        key, others = topic_routes.route_of_others(self.topics)
-        several = sum(topic_routes.route(self.topics, table)[0] == key for table in tables) > 1
-        if (several or not self.names_tables) and "table" not in Template.parse(others).columns:
-            yield key, "must contain {table}, because there are several tables"
-            return
+        shared = {table for table in tables if self.topic(table) in self._shared}
+        yield from contradictions(self.topic_settings or {}, self.tables, shared)
         # Kafka itself refuses two topics that differ only in dots and underscores.
         own = self.own_topics.values()
-        taken = {topic_key(topic): topic for topic in own}
+        taken: dict[str, tuple[str, str | None]] = {topic_key(topic): (topic, None) for topic in own}
         is_set = "topics" in self.model_fields_set
         places = [(topic_routes.route(self.topics, table)[0] if is_set else ("name",), table) for table in tables]
         topics = [(place, table, self.topic(table)) for place, table in places]
-        long: list[tuple[Location, str]] = [(("name",), topic) for topic in own if len(topic) > _TOPIC_LENGTH]
+        long: list[tuple[Location, str]] = [(("name",), topic) for topic in own if len(topic) > LONGEST]
         # Topics of tables are cut, so they say nothing that the relay's own do not.
-        long = long[:1] or [(place, topic) for place, _, topic in topics if len(topic) > _TOPIC_LENGTH]
+        long = long[:1] or [(place, topic) for place, _, topic in topics if len(topic) > LONGEST]
         for place, topic in long:
-            yield place, f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows"
+            yield place, f"topic {topic!r} is longer than the {LONGEST} characters that Kafka allows"
         for place, table, topic in topics:
+            mine = topic, "" if is_common(self.topics, table) else table
             if not is_topic(topic):
                 yield place, f"Kafka does not allow the topic name {topic!r}"
-            elif other := taken.get(topic_key(topic)):
-                yield place, f"topic {topic!r} of table {table!r} collides with topic {other!r}"
-            taken[topic_key(topic)] = topic
+            elif (other := taken.setdefault(topic_key(topic), mine)) != mine:  # I8
+                yield place, f"topic {topic!r} of table {table!r} collides with topic {other[0]!r}"
+
+    def _shared_problems(self) -> Iterator[tuple[Location, str]]:
+        """Yield what sources and settings may not have where several tables share a topic."""
+        for i, source in zip(self._entries, self.sources, strict=True):
+            topics = self._shared.intersection(map(self.topic, source.table_names))
+            for topic in sorted(topics if source.names_tables else self._shared)[:1]:
+                if source.is_debezium:
+                    problem = f"`envelope: debezium` gives each table a topic of its own, but several share {topic!r}"
+                    yield ("sources", i), problem
+                if source.tombstones:  # I8
+                    problem = f"does not fit topic {topic!r}: its tables may have equal keys, and a null says no table"
+                    yield ("sources", i, "tombstones"), problem
+        first: dict[str, str] = {}
+        for table in (each for each in self.tables if self.topic(each) in self._shared):
+            other = first.setdefault(self.topic(table), table)
+            both = self.topic_settings_of(table), self.topic_settings_of(other)
+            for name in both[0].keys() | both[1].keys():
+                found = [each[name] for each in both if name in each]
+                if len({value for _, value in found}) > 1 or len(found) == 1:  # I8
+                    problem = f"tables {other!r} and {table!r} share topic {self.topic(table)!r}, so `{name}` must be "
+                    yield max(place for place, _ in found), f"{problem}the same for both"
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
         if (cache := self.cache) is None:
@@ -274,14 +306,9 @@ class Config(ConfigModel):
                     f"late: raise tombstone_ttl, or lower max_lag",
                 )
 
-    def topic(self, table: str, topics: Mapping[str, str] | None = None) -> str:
-        """Return the topic of the changes of ``table``, with a name that Kafka allows, see `legal`.
-
-        ``topics``: what counts in place of `topics` of the config.
-        """
-        template = Template.parse(topic_routes.route(self.topics if topics is None else topics, table)[1])
-        excess = len(template.render({"name": self.name, "table": legal(table)})) - _TOPIC_LENGTH
-        return template.render({"name": self.name, "table": legal(table, max(0, excess))})
+    def topic(self, table: str) -> str:
+        """Return the topic of the changes of ``table``, with a name that Kafka allows."""
+        return topic_of(self.name, self.topics, table)
 
     def topic_settings_of(self, table: str) -> dict[str, tuple[Location, str]]:
         """Return the settings of the topic of ``table``, each with its place in the file, and its partitions."""

@@ -1,6 +1,6 @@
 """The topics that names given by a user stand for."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from relay.config.config import Config
 from relay.config.errors import nearest
@@ -45,6 +45,15 @@ def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
     return topics
 
 
+def only_tables(config: Config, names: Sequence[str]) -> Mapping[str, Collection[str]]:
+    """Return, by shared topic, the only tables that ``names`` mean, unless they name the topic itself."""
+    names = [names] if isinstance(names, str) else names
+    found: dict[str, set[str]] = {}
+    for name in names:
+        found.setdefault(config.topic(name), set()).add(name)
+    return {topic: found[topic] for topic in (found.keys() & config.shared_topics).difference(names)}
+
+
 def require_own_envelope(config: Config, topics: Iterable[str]) -> None:
     """Raise ``ConfigError`` for a topic whose records are not in the relay's own envelope."""
     owners = {config.topic(table): source for table, source in config.tables.items()}
@@ -62,4 +71,4 @@ def topics_of_cache(config: Config, cache: CacheConfig) -> list[str]:
     """Return the topics whose records invalidate the cache: the topics of its tables, of gaps, and of statements."""
     own = config.own_topics
     # One stream, whose checkpoint also covers gaps and statements: a restart misses none (I6, I9).
-    return [*map(config.topic, cache.keys), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]
+    return [*dict.fromkeys(map(config.topic, cache.keys)), *(own[kind] for kind in ("gaps", "ddl") if kind in own)]

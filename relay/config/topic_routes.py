@@ -1,7 +1,7 @@
 """Which topic the changes of a table go to, as `topics` of the config says, and which table owns a topic."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
 from relay.config.errors import did_you_mean, refuse
+from relay.config.locations import legal
 from relay.config.model import texts
 from relay.config.template import Template
 from relay.config.yaml_file import Location
@@ -16,6 +17,9 @@ from relay.config.yaml_file import Location
 DEFAULT = "{name}.{table}"
 OTHERS = "default"
 """The key of all tables that no other key of the mapping names."""
+
+LONGEST = 249
+"""How many characters Kafka allows in the name of a topic."""
 
 EMPTY = "must name at least one table, or be left out"
 
@@ -30,11 +34,11 @@ def _checked(value: Any) -> Any:
     elif not value:
         raise ValueError(EMPTY)
     else:
-        refuse(((key,), problem) for key, template in value.items() for problem in _problems(template, key))
+        refuse(((key,), problem) for key, template in value.items() for problem in _problems(template))
     return value
 
 
-def _problems(template: Any, key: str = "") -> Iterator[str]:
+def _problems(template: Any) -> Iterator[str]:
     if not isinstance(template, str):
         yield "must be text, such as sales.orders.v1"
         return
@@ -45,8 +49,6 @@ def _problems(template: Any, key: str = "") -> Iterator[str]:
         return
     if unknown := columns - {"name", "table"}:
         yield f"unknown placeholder {{{min(unknown)}}}; use {{name}} and {{table}}"
-    elif "*" in key and "table" not in columns:
-        yield "must contain {table}, because several tables may match"
 
 
 Topics = Annotated[
@@ -67,7 +69,19 @@ def route(topics: str | Mapping[str, str], table: str) -> tuple[Location, str]:
     if isinstance(topics, str):
         return ("topics",), topics
     keys = matching(topics, table)
-    return (("topics", keys[0]), topics[keys[0]]) if keys else route_of_others(topics)
+    return (("topics", keys[0]), topics[keys[0]]) if keys else (("topics",), DEFAULT)
+
+
+def topic_of(name: str, topics: str | Mapping[str, str], table: str) -> str:
+    """Return the topic of the changes of a ``table`` of the relay ``name``, with a name that Kafka allows."""
+    template = Template.parse(route(topics, table)[1])
+    excess = len(template.render({"name": name, "table": legal(table)})) - LONGEST
+    return template.render({"name": name, "table": legal(table, max(0, excess))})
+
+
+def is_common(topics: str | Mapping[str, str], table: str) -> bool:
+    """Whether the topic of ``table`` does not depend on its name, so that other tables may have it, too."""
+    return "table" not in Template.parse(route(topics, table)[1]).columns
 
 
 def matching(by_table: Mapping[str, Any], table: str) -> list[str]:
@@ -75,13 +89,6 @@ def matching(by_table: Mapping[str, Any], table: str) -> list[str]:
     keys = [table] if table in by_table and table != OTHERS else []
     keys += [key for key in by_table if "*" in key and matches(key, table)]
     return [*keys, OTHERS] if OTHERS in by_table else keys
-
-
-def route_of_others(topics: str | Mapping[str, str]) -> tuple[Location, str]:
-    """Return the template of the topics of all tables that no key names or matches, and its place in the config."""
-    if isinstance(topics, str) or OTHERS not in topics:
-        return ("topics",), topics if isinstance(topics, str) else DEFAULT
-    return ("topics", OTHERS), topics[OTHERS]
 
 
 def unknown_tables(name: str, keys: Iterable[str], tables: Collection[str]) -> Iterator[tuple[Location, str]]:
@@ -102,20 +109,20 @@ Place = tuple[str, str]
 
 @dataclass
 class TopicClaims:
-    """The owners of topics. ``own``: the relay's topics. Any thread may use it.
+    """The owners of topics, by `topics` of the config. ``own``: those of the relay ``name``. Any thread may use it."""
 
-    ``topic``: returns a table's topic, by `topics` of the config, or by the `topics` that it is given.
-    """
-
-    topic: Callable[..., str] = field(compare=False, repr=False)
+    name: str
+    topics: str | Mapping[str, str]
     own: Iterable[str] = field(compare=False, repr=False)
     is_contested: bool = field(default=False, compare=False)  # whether a table lacks its topic, which another has
     # By the topic's name as Kafka compares it. The relay's own topics have no source.
     _owners: dict[str, Place] = field(default_factory=dict, compare=False, repr=False)
+    # By table, of those whose topic others may have, too.
+    _sources: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def begin(self, tables: Iterable[Place]) -> None:
         """Start over with ``tables``. The first table to claim a topic gets it."""
-        self._owners = {topic_key(topic): ("", "") for topic in self.own}
+        self._owners, self._sources = {topic_key(topic): ("", "") for topic in self.own}, {}
         for table in tables:
             self.refusal(*table)
         self.is_contested = False
@@ -124,11 +131,21 @@ class TopicClaims:
         """Claim the topic of a table. Return "" if the table has it now, otherwise whose topic it is."""
         topic, place = self.topic(table), (source, table)
         owner = self._owners.setdefault(topic_key(topic), place)  # in one step, because several threads may claim it
+        if owner[0] and self._have_common(topic, table, owner[1]):
+            owner = self._sources.setdefault(table, source), table
         if owner == place:  # I8
             return ""
         self.is_contested |= bool(owner[0])
         of = f"the topic of table {owner[1]} of source {owner[0]}" if owner[0] else "one of the relay's own"
         return f"its topic would be {topic!r}, which is {of}"
+
+    def topic(self, table: str, topics: Mapping[str, str] | None = None) -> str:
+        """Return the topic of a table, by `topics` of the config or by others."""
+        return topic_of(self.name, self.topics if topics is None else topics, table)
+
+    def _have_common(self, topic: str, *tables: str) -> bool:
+        """Whether the config gives all ``tables`` the same ``topic``, whatever their names."""
+        return all(is_common(self.topics, each) and self.topic(each) == topic for each in tables)  # I8
 
 
 def topic_key(topic: str) -> str:

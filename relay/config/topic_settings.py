@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -126,8 +126,10 @@ def chosen(by_table: Mapping[str, Mapping[str, Any]], table: str) -> dict[str, t
     return found
 
 
-def uncompactable(source: PerTableConfig) -> str:
-    """Return why the topics of a source cannot be compacted; empty if they can."""
+def uncompactable(source: PerTableConfig, *, shared: bool) -> str:
+    """Return why a topic of a source cannot be compacted; empty if it can. ``shared``: whether other tables have it."""
+    if shared:  # I1
+        return "several tables share the topic, and Kafka would delete records of one for equal keys of another"
     if source.is_debezium:
         return "Kafka would refuse the record of a TRUNCATE, which has no key in Debezium's envelope"
     # I1: compaction by hash key would drop changes of other items with the same hash key.
@@ -135,14 +137,14 @@ def uncompactable(source: PerTableConfig) -> str:
 
 
 def contradictions(
-    by_table: Mapping[str, Mapping[str, Any]], sources: Mapping[str, PerTableConfig]
+    by_table: Mapping[str, Mapping[str, Any]], sources: Mapping[str, PerTableConfig], shared: Collection[str]
 ) -> Iterator[tuple[Location, str]]:
-    """Yield problems with the settings of tables, of which ``sources`` are by table."""
+    """Yield problems with the settings of tables. ``sources``: by table. ``shared``: the tables that share a topic."""
     for table, source in sources.items():
         settings = chosen(by_table, table)
         place, policy = settings.get(_POLICY, ((), ""))
-        if "compact" in policy and (why := uncompactable(source)):
-            remedy = "" if source.is_debezium else ", unless the source has `key: item`"
+        if "compact" in policy and (why := uncompactable(source, shared=table in shared)):
+            remedy = "" if source.is_debezium or table in shared else ", unless the source has `key: item`"
             yield place, f"must be delete for table {table!r}{remedy}: {why}"
         place, in_sync = settings.get(_IN_SYNC, ((), "1"))
         replicas = settings.get(REPLICAS, ((), in_sync))[1]

@@ -78,7 +78,7 @@ class Worker:
         view = CheckpointView(settings.client, settings.checkpoints, stopping=lambda: self.stopping is not None)
         self._sources = {
             source.name: SourceState(
-                source, stream, view, self._readers, until_caught_up=until_caught_up, claims=config.config.claims
+                source, stream, view, self._readers, config.config.claims, until_caught_up=until_caught_up
             )
             for stream, source in sources.items()
         }

@@ -26,7 +26,7 @@ from relay.avro.framing import CONFLUENT_MARK
 from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, Snapshot, Transaction
 from relay.config import Config, load
-from relay.config.topic_names import topics_of_changes
+from relay.config.topic_names import only_tables, topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import open_reader, read_failure
@@ -66,14 +66,15 @@ class Reception:
     next step tries the same record again.
 
     ``config``: the relay's config, or its file. ``topics`` may be named by table; by default they are the topics of all
-    tables. ``group``: the Kafka group that holds the offsets. Programs of one group share the partitions. Without a
-    group all partitions are read, and nothing can be committed. ``start``: where a group without offsets starts, or a
-    program without a group: earliest, latest, committed:GROUP, an ISO time, a relative time such as ``-2h``, or offsets
-    as JSON. A topic that a group adds later starts at its beginning, and so does a partition that is added to a topic.
-    ``until_caught_up``: stop at the present ends of the topics. ``longest_pause``: seconds (6 to 86400) between two
-    changes after which the group considers the program dead and gives its partitions to others. ``typed_json``: return
-    DynamoDB items as they are on the topic, as exact JSON text with DynamoDB's types, instead of Python values.
-    ``keyrange``: such as ``-80``; skip changes of Vitess rows whose keyspace id is outside.
+    tables. A table that shares its topic comes without the others, and its name is added to that of the group, whose
+    offsets skip the others. ``group``: the Kafka group that holds the offsets. Programs of one group share the
+    partitions. Without a group all partitions are read, and nothing can be committed. ``start``: where a group without
+    offsets starts, or a program without a group: earliest, latest, committed:GROUP, an ISO time, a relative time such
+    as ``-2h``, or offsets as JSON. A topic that a group adds later starts at its beginning, and so does a partition
+    that is added to a topic. ``until_caught_up``: stop at the present ends of the topics. ``longest_pause``: seconds
+    (6 to 86400) between two changes after which the group considers the program dead and gives its partitions to
+    others. ``typed_json``: return DynamoDB items as they are on the topic, as exact JSON text with DynamoDB's types,
+    instead of Python values. ``keyrange``: such as ``-80``; skip changes of Vitess rows whose keyspace id is outside.
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
     positions, and the receiver has to cope without them (I9). By default a warning is logged. ``on_undecodable`` is
@@ -111,11 +112,13 @@ class Reception:
         self._advanced_at = time.monotonic()
         # The next record, if reading it has failed.
         self._pending: Message | None = None
-        named = topics_of_changes(config, topics)
+        named, self._only = topics_of_changes(config, topics), only_tables(config, topics)
         self._keyrange = None if keyrange is None else key_range(config, named, keyrange, asked_as="keyrange")
         if self.group is not None and self._keyrange is not None:
             # I1: a key range has its own group, because its offsets skip the changes of other ranges.
             self.group = f"{self.group}.{self._keyrange}"
+        if self.group is not None:
+            self.group = ".".join([self.group, *sorted({each for of in self._only.values() for each in of})])  # I1
         with ExitStack() as stack:
             admin = kafka_topics.connect(config)  # raises a clear error if no broker can be reached
             read = [*named, self._gaps]
@@ -280,7 +283,7 @@ class Reception:
         return read_failure(error, place, self._reader_group)
 
     def _decode(self, message: Message, value: bytes, place: Partition, offset: int) -> ReceivedChange | None:
-        """Return the change in a record; None if the record is not a change, or is outside the key range."""
+        """Return the change in a record; None if it is not a change, or of another table or key range."""
         try:
             if value.startswith(CONFLUENT_MARK) and not self._has_registry:
                 raise UnknownFraming("the value has the framing of a schema registry, but the config has none")
@@ -290,6 +293,8 @@ class Reception:
             if self._on_undecodable is None:
                 raise named from error
             self._on_undecodable(message, named)
+            return None
+        if (only := self._only.get(change.topic)) is not None and change.table not in only:
             return None
         if self._keyrange is not None and change.key is not None:
             shard = change.token.shard if change.token else None

@@ -130,13 +130,15 @@ def _of_changes(config: Config, table: str, settings: Mapping[str, str]) -> Requ
     named = config.tables.get(table)
     # Which of the sources that name no tables has this one is not known.
     owners = [named] if named is not None else [each for each in config.sources if not each.names_tables]
+    topic = config.topic(table)
+    why = (uncompactable(each, shared=topic in config.shared_topics) for each in owners)
     return RequiredTopic(
-        config.topic(table),
+        topic,
         config.partitions(table),
         "the changes of a key stay in order only while they go to the same partition",  # I2
         {**settings, **(compaction.LATE if "compact" in chosen.get("cleanup.policy", "") else {})},
         key=".".join(map(str, said[PARTITIONS][0])),
-        uncompactable=next(filter(None, map(uncompactable, owners)), ""),
+        uncompactable=next(filter(None, why), ""),
         chosen=chosen,
         replicas=int(said[REPLICAS][1]) if REPLICAS in said else -1,
     )

@@ -152,7 +152,7 @@ def _tables(reports: Iterable[Mapping[str, Any]], config: str) -> list[dict[str,
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for table in (each for report in reports for each in report["tables"]):
         before = found.get((table["source"], table["table"]), {"changes": 0})
-        look = shlex.join(("relay", "tail", config, table["topic"], "--from=-10m"))
+        look = shlex.join(("relay", "tail", config, table["table"], "--from=-10m"))
         changes = table["changes"] + before["changes"]
         found[table["source"], table["table"]] = {**table, "changes": changes, "look": look}
     return sorted(found.values(), key=lambda table: -table["changes"])[:MOST_ROWS]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from relay.avro.debezium import value_schema
+from relay.avro.schema import namespace_of
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
 from relay.config import Config, HttpConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
@@ -178,34 +179,34 @@ def _topic_finding(found: topics.FoundTopic, elsewhere: str) -> Finding:
 def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Finding]:
     """Look up the subjects of the topics in the schema registry. Raises ``Unavailable``."""
     findings = [Finding(f"schema registry {redacted(registry.url)}", "reachable")]
-    with closing(open_registry(registry)) as schemas:
+    with closing(open_registry(registry, config.shared_topics)) as schemas:
         from relay.avro.schema_registry import COMPATIBILITY
 
         subjects = set(schemas.subjects())
-        for topic in map(config.topic, config.tables):
-            detail = f"will be created with compatibility {COMPATIBILITY}"
-            if f"{topic}-value" in subjects:
-                versions, level = schemas.subject(topic)
+        for table, source in config.tables.items():
+            topic, namespace = config.topic(table), namespace_of(source.name, table)
+            subject, detail = schemas.name_of(topic, namespace), f"will be created with compatibility {COMPATIBILITY}"
+            if subject in subjects:
+                versions, level = schemas.subject(topic, namespace)
                 compatibility = f"compatibility {level}" if level else "the registry's default compatibility"
                 detail = f"{versions} version{'' if versions == 1 else 's'}, {compatibility}"
                 if level == "NONE":
                     detail += ", so old readers may be unable to read a new version"
-            findings.append(Finding(f"subject {topic}-value", detail))
+            findings.append(Finding(f"subject {subject}", detail))
     return findings
 
 
-def open_registry(registry: SchemaRegistryConfig) -> RegistrySchemas:
+def open_registry(registry: SchemaRegistryConfig, shared: Collection[str] = ()) -> RegistrySchemas:
     with needs("registry", "`schema_registry`"):
         from relay.avro.schema_registry import RegistrySchemas
-    return RegistrySchemas(
-        registry.url, registry.on_incompatible, access=registry.access(), timeout=_SOCKET_TIMEOUT, retries=0
-    )
+    access, policy = registry.access(), registry.on_incompatible
+    return RegistrySchemas(registry.url, policy, shared=shared, access=access, timeout=_SOCKET_TIMEOUT, retries=0)
 
 
 def _check_schema(config: Config, registry: SchemaRegistryConfig, table: TableSchema) -> list[Finding]:
     """Report whether the registry would refuse the table's current schema. Raises ``Unavailable``."""
     topic = config.topic(table.table)
-    with closing(open_registry(registry)) as schemas:
+    with closing(open_registry(registry, config.shared_topics)) as schemas:
         problem = schemas.refusal(topic, value_schema(config, table))
     if not problem:
         return []

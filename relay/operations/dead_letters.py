@@ -77,7 +77,7 @@ class DeadLetter:
         return self.text("encoding") or "avro"
 
     def to_json(self, tables: Mapping[str, str]) -> dict[str, Any]:
-        """Return the JSON values of ``list --json``. ``tables``: the table of each topic."""
+        """Return the JSON values of ``list --json``. ``tables``: by topic, its only table."""
         key = self.text("key")
         return {
             "id": self.id,
@@ -108,7 +108,8 @@ class DeadLetters:
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
         self.config = config
         self._clock = clock
-        self.tables = {config.topic(table): table for table in config.tables}
+        # By topic, if it has only one. Only the letters of consumers do not say their table.
+        self.tables = {t: table for table in config.tables if (t := config.topic(table)) not in config.shared_topics}
         self._producer: Mapping[str, Any] = KafkaSettings.from_config(config).producer
         self._admin: AdminClient = topics.connect(config)
         self._topic = config.internal("dead_letters")
@@ -179,7 +180,7 @@ class DeadLetters:
         begun.
         """
         found = self._topics()
-        targets = {each.topic.name: each for each in found if each.topic.name in self.tables}
+        targets = {each.topic.name: each for each in found if each.topic.key}
         limits = largest_records(found, self._producer)
         problems: list[str] = []
         publisher = None
@@ -230,7 +231,7 @@ class DeadLetters:
     def _topics(self) -> list[FoundTopic]:
         """Return the relay's topics that exist."""
         requested = partial(requested_partitions, self.config, self._admin)
-        found = topics.survey(self._admin, self.config, list(self.tables.values()), requested)
+        found = topics.survey(self._admin, self.config, list(self.config.tables), requested)
         return [each for each in found if each.exists]
 
     def _publisher(self, limits: Mapping[str, int], command: str) -> Publisher:

@@ -46,8 +46,8 @@ class Repartitioned:
 def repartition(config: Config, table: str, partitions: int, *, patience: float = _PATIENCE) -> Repartitioned:
     """Spread the changes of ``table`` over ``partitions``. Wait up to ``patience`` seconds until running workers do so.
 
-    Raises ``ConfigError`` for an unknown table, a number that is not larger than the present one, or the envelope of
-    Debezium; ``RelayError`` if the relay has not published the table yet; ``Unavailable``.
+    Raises ``ConfigError`` for an unknown table, a number that is not larger than the present one, a shared topic, or
+    the envelope of Debezium; ``RelayError`` if the relay has not published the table yet; ``Unavailable``.
     """
     if (entry := config.tables.get(table)) is None:
         raise ConfigError(f"no source has a table {table}; {did_you_mean(table, config.tables, 'the tables are ')}")
@@ -55,6 +55,11 @@ def repartition(config: Config, table: str, partitions: int, *, patience: float 
         raise ConfigError(
             f"source {entry.name}: `envelope: debezium` has no mark that ends a partition, so its readers could apply "
             f"changes in another order. Move the table to another topic: {topics.MOVE}"
+        )
+    if config.topic(table) in config.shared_topics:  # I2
+        raise ConfigError(
+            f"topic {config.topic(table)} is shared by several tables, and the relay moves one table at a time to more "
+            f"partitions. Move its tables to another topic: {topics.MOVE}"
         )
     settings, topic = KafkaSettings.from_config(config), config.topic(table)
     admin = topics.connect(config)

@@ -284,12 +284,12 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
             stream = source.connect(first)
         loss = lost_state.lost(view, [source]).get(name)
         if committed is not None:
-            plan, gap = Planning(source, view).again(committed, requested)
+            plan, gap = Planning(source, view, config.claims).again(committed, requested)
             snapshot = restarted(committed, requests, gap, plan.floor)
             kept = stream.snapshot_key if snapshot is not None else None
             left = [key for key in committed.beside_plan() if key != kept]
         elif loss is not None:
-            plan, gap = Planning(source, view).after_loss(stream, requested, loss)
+            plan, gap = Planning(source, view, config.claims).after_loss(stream, requested, loss)
             left = [key for each in view.of_source(name) for key in each.beside_plan()]
             left += [request.key for request in requests]
         else:

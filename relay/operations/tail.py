@@ -15,7 +15,7 @@ from confluent_kafka import Message
 from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
 from relay.avro.registry import open_schemas
 from relay.config import Config
-from relay.config.topic_names import require_own_envelope, resolve_topics
+from relay.config.topic_names import only_tables, require_own_envelope, resolve_topics
 from relay.errors import Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import read_committed
@@ -59,7 +59,7 @@ def tail(
                 "topic %r %s. The other topics are shown; to see this one, too, start again later", each, problem
             )
         topics = [topic for topic in topics if topic in existing]
-    changes = set(map(config.topic, config.tables))
+    changes, only = set(map(config.topic, config.tables)), only_tables(config, names)
     bounds = offset_bounds(admin, [(topic, number) for topic in topics for number in existing[topic].partitions])
     starts = _starts(config, topics, start, bounds)
     ends = {where: (starts[where], end) for where, (_, end) in bounds.items()}
@@ -68,7 +68,10 @@ def tail(
         for message in read_committed(config, ends, flush, exit_at_end=exit_at_end, look=look):
             is_letter = message.topic() == config.internal("dead_letters")
             record = record_json(message, schemas if message.topic() in changes else None, is_letter=is_letter)
-            if wanted is None or message.topic() not in changes or _is_within(wanted, record["value"]):
+            value = record["value"]
+            if isinstance(value, dict) and value.get("table") not in only.get(record["topic"], (value.get("table"),)):
+                continue
+            if wanted is None or message.topic() not in changes or _is_within(wanted, value):
                 write(record)
 
 

@@ -15,7 +15,7 @@ _MOST_NAMED = 500  # tables in one checkpoint, whose record would otherwise beco
 
 
 class NewTables:
-    def __init__(self, source: Source, committed: CommittedStream, claims: TopicClaims | None = None) -> None:
+    def __init__(self, source: Source, committed: CommittedStream, claims: TopicClaims) -> None:
         self._source = source
         self._claims = claims
         self._committed = committed
@@ -64,14 +64,11 @@ class NewTables:
         return known_in(plan, self._committed, self._claims)
 
     def _unplanned(self, tables: Iterable[TableSchema]) -> dict[str, UnplannedTable]:
-        claims = self._claims
-        return {
-            each.table: UnplannedTable(key_of(each), each.hash_columns, claims.topic(each.table) if claims else "")
-            for each in tables
-        }
+        topic = self._claims.topic
+        return {each.table: UnplannedTable(key_of(each), each.hash_columns, topic(each.table)) for each in tables}
 
 
-def known_in(plan: Plan, committed: CommittedStream, claims: TopicClaims | None) -> Plan:
+def known_in(plan: Plan, committed: CommittedStream, claims: TopicClaims) -> Plan:
     """Return the ``plan`` of a stream with the tables that, by the ``committed`` checkpoints, it lacks."""
     return _with(plan, _announced(committed), claims) or plan
 
@@ -82,7 +79,7 @@ def _announced(committed: CommittedStream) -> Mapping[str, UnplannedTable]:
     return {name: table for tables in told for name, table in tables.items()}
 
 
-def _with(plan: Plan, tables: Mapping[str, UnplannedTable], claims: TopicClaims | None) -> Plan | None:
+def _with(plan: Plan, tables: Mapping[str, UnplannedTable], claims: TopicClaims) -> Plan | None:
     """Return ``plan`` with the keys and topics of the ``tables`` that it lacks, or None if it has them all."""
     new = {name: table for name, table in tables.items() if name not in plan.keys}
     if not new:
@@ -91,5 +88,5 @@ def _with(plan: Plan, tables: Mapping[str, UnplannedTable], claims: TopicClaims 
     hashed = {name: table.hashed for name, table in new.items()}
     found = replace(plan, keys={**plan.keys, **keys}, hashed={**plan.hashed, **hashed})
     told = {name: each.topic for name, each in new.items() if each.topic}
-    others = {name: told[name] for name in told if claims is None or told[name] != topic_under(found, name, claims)}
+    others = {name: told[name] for name in told if told[name] != topic_under(found, name, claims)}
     return replace(found, topics={**others, **plan.topics})

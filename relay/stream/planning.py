@@ -19,7 +19,7 @@ from relay.table import TableSchema
 class Planning:
     """Makes and checks the plans of one source. ``stream`` is always the stream that is being read."""
 
-    def __init__(self, source: Source, view: CommittedRecords, claims: TopicClaims | None = None) -> None:
+    def __init__(self, source: Source, view: CommittedRecords, claims: TopicClaims) -> None:
         self.source = source
         self.view = view
         self._claims = claims
@@ -169,7 +169,7 @@ class Planning:
 
     def check_topics(self, plan: Plan, tables: Iterable[str]) -> None:
         """Refuse ``tables`` that the config gives another topic than before (I2). Raises ``ConfigError``."""
-        if self._claims is None or not (moved := moved_tables(plan, tables, self._claims)):
+        if not (moved := moved_tables(plan, tables, self._claims)):
             return
         first, *more = moved.values()
         others = (

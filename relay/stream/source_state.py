@@ -50,9 +50,9 @@ class SourceState:
         stream: StreamId,
         view: CommittedRecords,
         readers: ReaderPool,
+        claims: TopicClaims,
         *,
         until_caught_up: bool = False,
-        claims: TopicClaims | None = None,
     ) -> None:
         self.source = source
         self.view = view

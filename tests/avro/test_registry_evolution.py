@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -70,6 +71,35 @@ def test_another_envelope_on_a_topic_is_refused(bold: RegistrySchemas, unique: s
         with pytest.raises(RelayError, match=f"topic {topic} has records of a different `envelope`"):
             bold.register(topic, second)
         assert "a different `envelope`" in bold.refusal(topic, second)
+
+
+def test_each_table_of_a_shared_topic_has_its_own_subject(schema_registry: Any, unique: str) -> None:
+    """I1, I8: tables with incompatible columns, of which one had the topic before the others came, or after."""
+    mine, other = schema("orders", a="int"), schema("lines", a="string")
+    with (
+        closing(RegistrySchemas(schema_registry.url)) as alone,
+        closing(RegistrySchemas(schema_registry.url, shared=[unique])) as shared,
+        closing(RegistrySchemas(schema_registry.url, shared=[unique])) as reader,
+    ):
+        header = alone.register(unique, mine)
+        assert shared.lacks([(unique, mine), (unique, other)]) == [False, True]
+        later = schema("orders", a="int", b="int")
+        headers = [shared.register(unique, each) for each in (mine, other, later)]
+        assert shared.subject(unique, "relay.shop.orders") == (2, "BACKWARD")
+        assert shared.subject(unique, "relay.shop.lines") == (1, "BACKWARD")
+        assert "is not compatible" in shared.refusal(unique, schema("orders", a="string", b="int"))
+        reader.learn([unique])
+        assert reader.all().keys() == {header, *headers}
+        only = f"{unique}.only"
+        with closing(RegistrySchemas(schema_registry.url, shared=[only])) as earlier:
+            earlier.register(only, other)
+        assert alone.lacks([(only, other), (only, mine)]) == [False, True]
+        table = TableSchema("shop", "orders", (KeyColumn("id", "S"),), 1)
+        former = f"{unique}.debezium"
+        alone.register(former, DebeziumEncoder(table, former, SourceInfo("dynamodb", "shop", "", "1")).value_schema)
+        now = RegistrySchemas(schema_registry.url, shared=[former])
+        with closing(now), pytest.raises(RelayError, match="records of a different `envelope`"):
+            now.register(former, mine)
 
 
 @pytest.mark.parametrize("kind", ["string", "decimal(10,4)"])

@@ -7,11 +7,14 @@ from relay.config import Config
 DATABASE = {"type": "mysql", "shards": {"-": ["db:3306"]}}
 
 
-def config_of(*sources: dict[str, object]) -> Config:
+def config_of(*sources: dict[str, object], **topics: str) -> Config:
     entries = [
         {"name": f"s{number}", "database": f"d{number}", **DATABASE, **each} for number, each in enumerate(sources)
     ]
-    return Config.model_validate({"name": "shop", "kafka": {"bootstrap_servers": "db:9092"}, "sources": entries})
+    kafka = {"bootstrap_servers": "db:9092"}
+    return Config.model_validate(
+        {"name": "shop", "kafka": kafka, "sources": entries, **({"topics": topics} if topics else {})}
+    )
 
 
 def test_a_topic_belongs_to_the_first_table_that_asks_for_it() -> None:
@@ -25,6 +28,22 @@ def test_a_topic_belongs_to_the_first_table_that_asks_for_it() -> None:
     assert not second.without_topic("c")
     for name in ("gaps", "ddl", "checkpoints", "schemas", "watermarks", "dead_letters", "dead.letters"):
         assert first.without_topic(name).endswith("one of the relay's own"), name
+
+
+def test_tables_of_all_sources_may_share_a_topic_that_is_named_without_them() -> None:
+    """I8: but no two sources have one table, and no other name gives the same topic."""
+    topics = {"audit_*": "audit", "other": "audit", "late*": "au.dit", "audit": "{table}", "own_*": "shop.gaps"}
+    first, second = (config := config_of({}, {}, **topics)).sources
+    assert not first.without_topic("audit_a")
+    assert not second.without_topic("audit_b")
+    assert not second.without_topic("other")
+    assert not config.claims.is_contested
+    assert "'audit', which is the topic of table audit_a of source s0" in second.without_topic("audit_a")
+    assert "the topic of table audit_b of source s1" in first.without_topic("audit_b")
+    assert "the topic of table audit_a of source s0" in first.without_topic("audit")
+    assert not second.without_topic("later")
+    assert not first.without_topic("late")
+    assert "one of the relay's own" in first.without_topic("own_a")
 
 
 def test_named_tables_come_first_then_those_that_were_relayed_before() -> None:

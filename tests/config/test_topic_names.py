@@ -116,7 +116,6 @@ def test_a_name_that_is_too_long_is_the_only_problem_of_its_topics(file: Path) -
 @pytest.mark.parametrize(
     ("topics", "tables", "said"),
     [
-        ("all", ["orders", "lines"], "`topics`: must contain {table}, because there are several tables"),
         ("{name}.{tabel}", ["orders"], "`topics`: unknown placeholder {tabel}; use {name} and {table}"),
         ("{name}.{table", ["orders"],
          "`topics`: the template '{name}.{table' has an unmatched or empty '{' at position 8 (write a literal brace "

@@ -14,13 +14,13 @@ from relay.config.config import Config
 from relay.errors import ConfigError
 
 HEAD = 'name: shop\nkafka: {bootstrap_servers: "b:1"}\n'
-DYNAMODB = "sources: [{{name: s, type: dynamodb, tables: [{}]}}]\n"
+DYNAMODB = "sources: [{{name: s, type: dynamodb, tables: [{}]{}}}]\n"
 ANY_TABLE = 'sources: [{name: s, type: mysql, database: d, shards: {"-": ["h:3306"]}}]\n'
 
 
-def config(folder: Path, topics: str, tables: Sequence[str] = ()) -> Config:
+def config(folder: Path, topics: str, tables: Sequence[str] = (), more: str = "") -> Config:
     file = folder / "relay.yaml"
-    sources = DYNAMODB.format(", ".join(tables)) if tables else ANY_TABLE
+    sources = DYNAMODB.format(", ".join(tables), more) if tables else ANY_TABLE
     file.write_text(f"{HEAD}topics: {topics}\n{sources}", encoding="utf-8")
     return load(file)
 
@@ -64,17 +64,15 @@ def test_only_a_star_in_a_pattern_stands_for_other_characters(before: str, after
 @pytest.mark.parametrize(
     ("topics", "tables", "said"),
     [
-        ("{orders: x, lines: x}", ["orders", "lines"],
-         "3:28: `topics.lines`: topic 'x' of table 'lines' collides with topic 'x'"),
+        ('{orders: "{table}", lines: orders}', ["orders", "lines"],
+         "3:36: `topics.lines`: topic 'orders' of table 'lines' collides with topic 'orders'"),
+        ("{orders: x.y, lines: x_y}", ["orders", "lines"],
+         "3:30: `topics.lines`: topic 'x_y' of table 'lines' collides with topic 'x.y'"),
+        ('{"a*": shop.gaps}', ["abc"],
+         "3:16: `topics.a*`: topic 'shop.gaps' of table 'abc' collides with topic 'shop.gaps'"),
         ("{orders: shop.gaps}", ["orders"],
          "3:18: `topics.orders`: topic 'shop.gaps' of table 'orders' collides with topic 'shop.gaps'"),
         ("{ordrs: x}", ["orders"], "3:17: `topics.ordrs`: no source reads table 'ordrs'; did you mean `orders`?"),
-        ('{"a*": x}', ["orders"], "3:16: `topics.a*`: must contain {table}, because several tables may match"),
-        ("{default: x}", ["orders", "lines"],
-         "3:19: `topics.default`: must contain {table}, because there are several tables"),
-        ('{"d*": "x.{table}", default: x}', [],
-         "3:38: `topics.default`: must contain {table}, because there are several tables"),
-        ("{default: x}", [], "3:19: `topics.default`: must contain {table}, because there are several tables"),
         ('{orders: "{tabel}"}', ["orders"],
          "3:18: `topics.orders`: unknown placeholder {tabel}; use {name} and {table}"),
         ('{orders: "{"}', ["orders"],
@@ -95,6 +93,62 @@ def test_a_wrong_route_is_named_with_its_place(tmp_path: Path, topics: str, tabl
 def test_one_table_may_have_a_default_without_its_name_beside_tables_with_topics_of_their_own(tmp_path: Path) -> None:
     found = config(tmp_path, "{orders: a, default: b}", ["orders", "lines"])
     assert [found.topic("orders"), found.topic("lines")] == ["a", "b"]
+
+
+def test_tables_share_a_topic_that_is_named_without_them(tmp_path: Path) -> None:
+    tables = ["orders", "audit_a", "audit_b", "lines"]
+    found = config(tmp_path, '{orders: "sales.{name}", "audit_*": audit, default: "{name}.{table}"}', tables)
+    assert [found.topic(table) for table in tables] == ["sales.shop", "audit", "audit", "shop.lines"]
+    assert found.shared_topics == {"audit"}
+    assert config(tmp_path, "all", tables).shared_topics == {"all"}
+    assert config(tmp_path, "{orders: x, audit_a: x}", tables).shared_topics == {"x"}
+    for topics, of in ('"{table}"', ["orders", "lines"]), ("all", ["orders"]), ("{orders: x, default: y}", tables[:2]):
+        assert config(tmp_path, topics, of).shared_topics == frozenset()
+
+
+def test_a_topic_that_any_number_of_tables_may_get_counts_as_shared_however_many_there_are(tmp_path: Path) -> None:
+    """So that the subjects of their schemas stay the same."""
+    found = config(tmp_path, '{orders: sales, "audit_*": audit, "d*": "d.{table}", default: others}')
+    assert found.shared_topics == {"audit", "others"}
+    assert found.with_tables(lambda source: ["orders", "audit_a"]).shared_topics == {"audit", "others"}
+    assert config(tmp_path, "{orders: x, lines: x, items: y}").shared_topics == {"x"}
+
+
+SHARED = "all\ntopic_settings: "
+
+
+@pytest.mark.parametrize(
+    ("topics", "source", "said"),
+    [
+        (SHARED + "{orders: {partitions: 3}}", "",
+         "4:39: `topic_settings.orders.partitions`: tables 'orders' and 'lines' share topic 'all', so `partitions` "
+         "must be the same for both"),
+        (SHARED + "{lines: {retention.ms: 3}, orders: {retention.ms: 4}}", "",
+         "4:67: `topic_settings.orders.retention.ms`: tables 'orders' and 'lines' share topic 'all', so `retention.ms` "
+         "must be the same for both"),
+        (SHARED + "{default: {cleanup.policy: compact}}", ", key: item",
+         "4:44: `topic_settings.default.cleanup.policy`: must be delete for table 'lines': several tables share the "
+         "topic, and Kafka would delete records of one for equal keys of another"),
+        ("all", ", key: item, tombstones: true",
+         "4:85: `sources[0].tombstones`: does not fit topic 'all': its tables may have equal keys, and a null says no "
+         "table"),
+        ('all\nschema_registry: {url: "http://r"}', ", envelope: debezium",
+         "5:11: `sources[0]`: `envelope: debezium` gives each table a topic of its own, but several share 'all'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_a_topic_of_several_tables_is_refused(
+    tmp_path: Path, topics: str, source: str, said: str
+) -> None:
+    """I1, I8"""
+    with pytest.raises(ConfigError) as refused:
+        config(tmp_path, topics, ["orders", "lines"], source)
+    assert str(refused.value).splitlines()[0] == f"{tmp_path / 'relay.yaml'}:{said}"
+
+
+def test_what_fits_a_topic_of_several_tables_is_not_refused(tmp_path: Path) -> None:
+    assert config(tmp_path, SHARED + "{orders: {partitions: 6}}", ["orders", "lines"]).partitions("lines") == 6
+    one = config(tmp_path, SHARED + "{orders: {cleanup.policy: compact}}", ["orders"], ", key: item")
+    assert one.shared_topics == frozenset()
 
 
 def test_workers_whose_patterns_are_in_another_order_have_another_config(tmp_path: Path) -> None:

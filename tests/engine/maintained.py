@@ -17,7 +17,7 @@ from relay.records import CommittedRecords, Gap, PartitionOwner, Plan, ShardChec
 from relay.source import Measured, Segment, ShardReader, Source
 from relay.stream.source_state import SourceState
 from relay.table import TableSchema
-from tests.scripted_source import ScriptedSource, config_of
+from tests.scripted_source import CLAIMS, ScriptedSource, config_of
 
 
 class Writers(dict[tuple[str, str], Any]):
@@ -118,7 +118,7 @@ class Maintained:
         self.stream = source.connect()
         source.clock = lambda: self.now
         self.state = SourceState(
-            cast(Any, source), self.stream, self.view, ReaderPool(), until_caught_up=until_caught_up
+            cast(Any, source), self.stream, self.view, ReaderPool(), CLAIMS, until_caught_up=until_caught_up
         )
         self.owned = set(range(64))
         group: Any = SimpleNamespace(owned=self.owned, view=self.view, barrier_timeout=1.0)

@@ -18,7 +18,7 @@ from relay.source import ReadResult, Unreadable
 from relay.stream.source_state import SourceState
 from tests.clock import Clock
 from tests.observe.known import WALL, source, status
-from tests.scripted_source import ScriptedSource
+from tests.scripted_source import CLAIMS, ScriptedSource
 from tests.waiting import wait_until
 
 SHARD = Shard("s")
@@ -69,7 +69,7 @@ def test_the_tables_of_a_source_in_the_envelope_of_debezium_cannot_be_read_again
     """Its page would show commands that the relay refuses, for ever."""
     source = ScriptedSource("orders")
     source.snapshots = cast(Any, SimpleNamespace(clock=time.time))
-    state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool())
+    state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool(), CLAIMS)
     for debezium, again in ((set[str](), True), ({"orders"}, False)):
         [seen] = take(*taken(state), debezium=debezium).sources
         assert seen.has_snapshots is again
@@ -77,7 +77,7 @@ def test_the_tables_of_a_source_in_the_envelope_of_debezium_cannot_be_read_again
 
 def test_a_source_that_is_not_tried_again_by_itself_says_what_to_do_after_a_repair() -> None:
     """I10: somebody who repairs only the source would wait for ever."""
-    state = SourceState(one := ScriptedSource("orders"), one.connect(), CommittedRecords(), ReaderPool())
+    state = SourceState(one := ScriptedSource("orders"), one.connect(), CommittedRecords(), ReaderPool(), CLAIMS)
     absent = [Refusal(name, ConfigError("no such table"), 1.0, at) for name, at in (("a", 30.0), ("b", math.inf))]
     [tried, refused] = take(*taken(state), absent).absent
     assert tried == ("a", 1.0, "no such table")
@@ -88,7 +88,7 @@ def test_what_is_by_a_wrong_clock_of_a_source_is_not_older_here() -> None:
     """I10: a database whose clock is an hour behind would make each of its listings look an hour old."""
     source = ScriptedSource("orders")
     source.clock = lambda: time.time() - 3600
-    state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool())
+    state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool(), CLAIMS)
     [seen] = take(*taken(state)).sources
     assert abs(time.time() - seen.listing.wanted_at) < 60
     assert seen.listing.at == 0.0

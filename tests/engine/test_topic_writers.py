@@ -107,6 +107,28 @@ def test_a_topic_that_two_workers_have_found_for_two_tables_is_refused() -> None
     assert writer.topic == "shop.a.b"
 
 
+def test_a_table_that_appears_on_a_shared_topic_needs_its_number_of_partitions() -> None:
+    """I2: the config does not name the tables, so that nothing has compared their settings."""
+    source = {"name": "s", "type": "mysql", "database": "d", "shards": {"-": ["db:3306"]}}
+    config = Config.model_validate(
+        {
+            "name": "shop",
+            "kafka": {"bootstrap_servers": "127.0.0.1:1", "partitions": 2},
+            "topics": {"audit_*": "audit"},
+            "topic_settings": {"*_more": {"partitions": 3}},
+            "sources": [source],
+        }
+    )
+    there = dict.fromkeys((*config.own_topics.values(), "audit"), 1 << 20)
+    schemas = SimpleNamespace(register=lambda *_: b"\0\0\0\0\1")
+    tables = [TableSchema("s", name, (KeyColumn("id", "int"),), 1) for name in ("audit_a", "audit_b", "audit_more")]
+    settings = replace(KafkaSettings.from_config(config), limits=there)
+    writers = open_topic_writers(config, cast(Any, None), settings, schemas, tables[:1])
+    assert [writers.make(table).topic for table in tables[:2]] == ["audit", "audit"]
+    with pytest.raises(ConfigError, match=r"audit_more would have 3 partitions .* topic audit has 2"):
+        writers.make(tables[2])
+
+
 @pytest.mark.services
 def test_a_topic_that_has_records_keeps_its_envelope(kafka: Any, schema_registry: Any, unique: str) -> None:
     """I8: records from before there was a registry, whose schemas it does not know."""

@@ -84,7 +84,7 @@ def truncation(version: int) -> Change:
 
 
 class Topic:
-    """The topics of ``orders`` and ``lines``, under a name of their own, and a config for all three consumers."""
+    """The topics of ``orders`` and ``lines``, or their ``shared`` one, and a config for all three consumers."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class Topic:
         spark: SparkProcess | None = None,
         *,
         partitions: int = 2,
+        shared: bool = False,
     ) -> None:
         self.folder = folder
         self.spark = spark
@@ -110,6 +111,8 @@ class Topic:
             "log": {"path": f"file://{folder}/log"},
             "copy": {"url": f"delta://{folder}/copy"},
         }
+        if shared:
+            raw["topics"] = f"{name}.all"
         self.path.write_text(yaml.safe_dump(raw))
         self.config: Config = load(self.path)
         self.name = self.config.topic("orders")

@@ -9,7 +9,7 @@ from relay.records import CommittedRecords, CommittedStream, Lineage, Plan, Stre
 from relay.snapshots.lifecycle import Snapshots
 from relay.stream.new_tables import NewTables
 from relay.stream.shard_checkpoints import ShardCheckpoints
-from tests.scripted_source import ScriptedSource
+from tests.scripted_source import CLAIMS, ScriptedSource
 
 
 def latest_of(
@@ -26,5 +26,5 @@ def latest_of(
     view = CommittedRecords()
     committed = view.of(stream)
     committed.plan = plan
-    new_tables = NewTables(source, committed)
+    new_tables = NewTables(source, committed, CLAIMS)
     return ShardCheckpoints(source, Lineage(committed), new_tables, snapshots), committed

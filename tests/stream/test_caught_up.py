@@ -10,7 +10,7 @@ from relay.source import LastPage, Page, PageCounts
 from relay.stream.caught_up import CaughtUp
 from relay.stream.source_state import SourceState
 from relay.stream.watermark_records import MARGIN
-from tests.scripted_source import ScriptedSource
+from tests.scripted_source import CLAIMS, ScriptedSource
 
 STARTED = 1000.0
 PARENT, CHILD = Shard("p"), Shard("c", ("p",))
@@ -74,5 +74,7 @@ def test_a_relay_that_runs_for_ever_keeps_nothing_for_it() -> None:
     """I11"""
     source = ScriptedSource("orders")
     for until_caught_up in (True, False):
-        state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool(), until_caught_up=until_caught_up)
+        state = SourceState(
+            source, source.connect(), CommittedRecords(), ReaderPool(), CLAIMS, until_caught_up=until_caught_up
+        )
         assert isinstance(state.caught_up, CaughtUp) == until_caught_up

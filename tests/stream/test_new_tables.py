@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +16,7 @@ from relay.source import LastPage, Page, Segment, ShardReader
 from relay.stream.source_state import SourceState
 from relay.table import KeyColumn, TableSchema
 from tests.engine.maintained import Maintained, NoRows
-from tests.scripted_source import ScriptedReader, ScriptedSource
+from tests.scripted_source import CLAIMS, ScriptedReader, ScriptedSource
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def test_a_table_that_only_another_worker_has_met_is_added_to_the_plan(source: S
     source.has_journals = True
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
-    other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
+    other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool(), CLAIMS)
     other.poll_listing(relay.owned)
     other.shards.open_ready(relay.owned)
     other.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
@@ -67,7 +66,7 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     control = SnapshotControl(ShardState.READING, "1", begun=SnapshotBeginning(900, 1, 1), updated_at=1000.0)
     relay.view.apply(relay.stream.snapshot_key, control.to_json())
-    other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool())
+    other = SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool(), CLAIMS)
     assert other.snapshots is not None
     other.snapshots.open_ready_segments(relay.owned)
     other.check_tables([TableSchema("orders", "later", (KeyColumn("a", "int"), KeyColumn("b", "int")), 1)])
@@ -87,12 +86,8 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
 
 def state(relay: Maintained, source: ScriptedSource, topic: str) -> SourceState:
     """A worker whose config gives each table the ``topic``, a template."""
-
-    def topic_of(table: str, topics: Mapping[str, str] | None = None) -> str:
-        return (topics or {"default": topic})["default"].format(name="test", table=table)
-
-    claims = TopicClaims(topic_of, ())
-    return SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool(), claims=claims)
+    claims = TopicClaims("test", topic, ())
+    return SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool(), claims)
 
 
 def test_the_checkpoint_that_first_covers_a_table_says_where_its_changes_went(source: ScriptedSource) -> None:
