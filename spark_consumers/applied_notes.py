@@ -165,7 +165,7 @@ class AppliedNotes:
                 f"{_note_of(room)} is missing: the tables were deleted while the consumer was running. Restore them, "
                 "or name another folder with --checkpoint"
             )
-        listed = {gap.id: gap for gap in (*noted, *gaps)}.values()
+        listed = {(gap.id, gap.table): gap for gap in (*noted, *gaps)}.values()  # I9: tables may share a topic
         self._know_open(room, listed)
         reached_json = applied.advanced(reached).to_json().decode()
         aside = {gap.table for gap in self._open[room] if not gap.taken_back}

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from relay.config import Config
 from relay.config.config import is_topic
-from relay.config.topic_names import topics_of_changes
+from relay.config.topic_names import only_tables, topics_of_changes
 from relay.errors import ConfigError
 from spark_consumers import launch
 from spark_consumers.frames import NOT_SHOWN
@@ -42,7 +42,8 @@ def changes(
     delta: bool = False,
     on_gap: OnGap | None = None,
 ) -> ChangeStream:
-    """Return the changes on ``topics`` in batches. Topics may be named by table; by default, all tables are read.
+    """Return the changes on ``topics`` in batches. Topics may be named by table, if it has its topic for itself; by
+    default, all tables are read.
 
     ``name``: the consumer's. Its Kafka group ``<relay>.<name>`` shows the lag, its dead letters name it, and the
     default ``checkpoint``, the folder or URI of its progress, contains it. ``start``: where a new checkpoint starts, as
@@ -55,6 +56,8 @@ def changes(
         raise ConfigError(f"name: {name!r} is one of the relay's own consumers: choose another name")
     if not is_topic(name):
         raise ConfigError(f"name: {name!r} is used in a folder name: use letters a-z and A-Z, digits, dots, _ and -")
+    for topic in only_tables(config, topics):  # I1: the offsets of a checkpoint cannot say whose changes were skipped
+        raise ConfigError(f"name topic {topic} in full, since it has several tables, and filter by the column `table`")
     names = [*topics_of_changes(config, topics), config.internal("gaps")]
     noted = on_gap or (lambda gap: log_event("gap", name, **gap))
     consumer = _BatchConsumer(config, name, names, at_most, noted, is_selective=bool(topics))

@@ -134,7 +134,7 @@ class Decoder:
         """Return status, topic, partition, offset, value (null for changes) and all columns of a change.
 
         If a record's schema is unknown, as many may be, ``value`` is only the header unless ``in_full``. ``key``,
-        ``old`` and ``new`` are JSON; if all schemas belong to the one table ``typed``, they are structs (`_types`).
+        ``old`` and ``new`` are JSON; of the table ``typed`` they are structs (`_types`), and null for all others.
         """
         struct = StructType.fromDDL(_READ)
         assert isinstance(struct, StructType)
@@ -168,20 +168,26 @@ class Decoder:
         return applied(context, reader.into(java_type(context, struct)), F.col("value"))
 
     def _typed(self, read: DataFrame, table: str) -> tuple[DataFrame, dict[str, Column]]:
-        """Add a column d0, d1, ... per schema, null for values of other schemas; return key and images from them."""
+        """Add a column d0, d1, ... per schema of a table, null for others' values; return key and images from them."""
+        layouts = {number: layout for number, layout in enumerate(self.layouts) if layout.table == table}
+        is_change = F.col("status") == DecodeStatus.CHANGE
+        is_later = is_change & (F.col("c.table") == table) & ~F.col("c.layout").isin(*layouts)
+        read = read.withColumn("status", F.when(is_later, DecodeStatus.SCHEMA).otherwise(F.col("status")))  # I8
         columns = []
         for number, (header, schema) in enumerate(self.schemas.items()):
+            if number not in layouts:
+                continue
             # Null for all other values: Spark decodes any bytes with any schema, and reports nothing.
             is_own = (F.col("status") == DecodeStatus.CHANGE) & (F.col("c.layout") == number)
             body = F.when(is_own, F.substring("value", len(header) + 1, 0x7FFFFFFF))
             columns.append(from_avro(body, _dumps(schema), _OPTIONS).alias(f"d{number}"))
         decoded = read.select("*", *columns)
-        kinds = [_struct(decoded.schema, f"d{number}") for number in range(len(self.layouts))]
-        key, row = _types(table, list(zip(self.layouts, kinds, strict=True)))
+        kinds = [(layout, _struct(decoded.schema, f"d{number}")) for number, layout in layouts.items()]
+        key, row = _types(table, kinds)
         found: dict[str, Column] = {}
         for name, kind in {"key": key, "old": row, "new": row}.items():
             chosen = F.lit(None).cast(kind)
-            for number, layout in enumerate(self.layouts):
+            for number, layout in layouts.items():
                 own, fields = F.col(f"d{number}")[name], layout.key if name == "key" else layout.row
                 if fields is not None and isinstance(kind, StructType):
                     own = _cast(own, fields, kind, in_key=name == "key")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
-from relay.config.topic_names import topics_of_changes
+from relay.config.topic_names import only_tables, topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, with_beginnings
@@ -90,11 +90,15 @@ def read_changes(
             records = kafka_source.read_between(spark, config, _NAME, first, last)
     # After the end offsets, because the schemas of all records up to them were published before.
     published = LaterSchemas(config, names, must=undecodable == "keep")
-    look = published if streaming and table is None else None
-    decoder = Decoder.of(config, published.learn(), look=look)
-    if table is not None and not decoder.schemas:
+    decoder = Decoder.of(config, published.learn(), look=published if streaming else None)
+    if table is not None and all(layout.table != table for layout in decoder.layouts):
         raise Unavailable(f"table {table}: nothing was relayed for it yet, so its columns are unknown: try again later")
-    return decoded(records, decoder, table, undecodable)
+    changes = decoded(records, decoder, table, undecodable)
+    only = {t: {table} for t in config.shared_topics.intersection(names)} if table else only_tables(config, topics)
+    for topic, tables in only.items():
+        is_other = (F.col("topic") == topic) & ~F.col("table").isin(*tables)
+        changes = changes.where(~F.coalesce(is_other, F.lit(False)))  # an undecodable record may be of any table
+    return changes
 
 
 def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable: str) -> DataFrame:
@@ -104,7 +108,7 @@ def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable
     if undecodable == "keep":
         return changes.where((status == DecodeStatus.CHANGE) | foreign)
     place = F.concat(F.col("topic"), F.lit("["), F.col("partition"), F.lit("] offset "), F.col("offset"))
-    if decoder.look is None:
+    if decoder.look is None or table is not None:
         unknown = F.lit(": its schema was not known when the query started: start the query again")
     else:
         unknown = F.lit(": its schema is not published, or could not be looked up: start the query again when it is")

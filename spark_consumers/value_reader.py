@@ -42,7 +42,7 @@ class ValueReader:
 
     def __post_init__(self) -> None:
         # By header. Any thread adds one, in one step; two for the same header are equal.
-        self._readers: dict[bytes, Callable[[bytes], ReducedChange]] = {}
+        self._readers: dict[bytes, Callable[[bytes], ReducedChange | DecodeStatus]] = {}
 
     def read(
         self, records: Iterable[KafkaRecord], given_up: Collection[bytes] | None = None
@@ -96,12 +96,14 @@ class ValueReader:
         unknown.add(header)  # a look-up reads all schemas again
         return DecodeStatus.SCHEMA
 
-    def _open(self, header: bytes) -> Callable[[bytes], ReducedChange] | None:
+    def _open(self, header: bytes) -> Callable[[bytes], ReducedChange | DecodeStatus] | None:
         """Return the reader for bodies after a header, or None if its schema is unknown."""
         schema = self._schemas.lookup(header)
         if schema is None:
             return None
         layout = Layout.of(schema)
+        if layout.table not in self._rules.tables:  # another table on its topic, which no cached value depends on
+            return self._readers.setdefault(header, lambda _: DecodeStatus.TOMBSTONE)
         decode = part_decoder(schema, _image_columns(layout, self._rules))
         reduce = _reducer(layout, self._rules)
 

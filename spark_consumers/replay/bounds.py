@@ -1,5 +1,6 @@
 """The range that a replay reads, and whether it is the whole history."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from time import time as now
 
@@ -19,8 +20,8 @@ _WATERMARK = "watermark:"
 _OVERALL = b'["v1"]'
 _SHOWN = 10
 
-Mark = tuple[str, int, int, str, str]
-"""A mark of a snapshot: topic, partition, offset, the snapshot's id, and begin or end."""
+Mark = tuple[str, int, int, str, str, str]
+"""A mark of a snapshot: topic, partition, offset, table, the snapshot's id, and begin or end."""
 
 
 def check(start: str, to: str) -> None:
@@ -82,16 +83,24 @@ def beginnings(config: Config, start: Offsets) -> dict[tuple[str, str], int]:
     return {(hole.topic, hole.partition): hole.end for hole in holes({}, start) if hole.topic != gaps}
 
 
-def uncovered(missing: Iterable[tuple[str, str]], marks: Iterable[Mark]) -> list[tuple[str, str]]:
-    """Return the partitions of ``missing`` that lack a snapshot from its begin to its end. A topic has one table."""
-    begun: set[tuple[str, int, str]] = set()
-    covered: set[tuple[str, str]] = set()
-    for topic, partition, _, snapshot, kind in sorted(marks, key=lambda mark: mark[:3]):
+def uncovered(
+    missing: Iterable[tuple[str, str]], marks: Iterable[Mark], tables: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return the partitions of ``missing`` that lack a snapshot of a table from its begin to its end.
+
+    ``tables``: each with its topic, which comes first.
+    """
+    begun: set[tuple[str, int, str, str]] = set()
+    covered: set[tuple[str, str, str]] = set()
+    for topic, partition, _, table, snapshot, kind in sorted(marks, key=lambda mark: mark[:3]):
         if kind == "begin":
-            begun.add((topic, partition, snapshot))
-        elif (topic, partition, snapshot) in begun:
-            covered.add((topic, str(partition)))
-    return [where for where in missing if where not in covered]
+            begun.add((topic, partition, table, snapshot))
+        elif (topic, partition, table, snapshot) in begun:
+            covered.add((topic, str(partition), table))
+    of = defaultdict[str, list[str]](list)
+    for topic, table in tables:
+        of[topic].append(table)
+    return [where for where in missing if not all((*where, table) in covered for table in of[where[0]])]  # I7
 
 
 def partial_error(config: Config, kind: str, found: Mapping[tuple[str, str], int]) -> ConfigError:

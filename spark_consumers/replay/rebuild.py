@@ -203,7 +203,8 @@ class _Replay:
     def _refuse_partial(self) -> None:
         found = bounds.beginnings(self._config, self.state.start)
         if found and self._consumer.name == "copy":
-            left = bounds.uncovered(found, self._marks())
+            topic = self._config.topic
+            left = bounds.uncovered(found, self._marks(), ((topic(table), table) for table in self._config.tables))
             found = {where: offset for where, offset in found.items() if where in left}
         if found:
             raise bounds.partial_error(self._config, self._consumer.name, found)
@@ -220,7 +221,9 @@ class _Replay:
         changes = self._changes(self.state.start, self.state.end)
         is_mark = mark.isin("begin", "end") & redriven.isNull()  # the copy ignores one that is sent again
         found = changes.where((F.col("status") == DecodeStatus.CHANGE) & is_mark)
-        return [tuple(row) for row in found.select("topic", "partition", "offset", "snapshot_id", mark).collect()]
+        return [
+            tuple(row) for row in found.select("topic", "partition", "offset", "table", "snapshot_id", mark).collect()
+        ]
 
     def outcome(self) -> ReplayOutcome:
         target, state = self._target, self.state

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,9 +13,10 @@ from relay.change import Change, Operation, Snapshot
 from relay.config import Config
 from relay.records import Gap
 from relay.services.postgres import execute
+from spark_consumers.applied_notes import AppliedNotes
 from spark_consumers.change_log import log_consumer
 from spark_consumers.dead_letters import NonChangeRecord
-from spark_consumers.gaps import LostChanges, from_json, lost_changes, to_json
+from spark_consumers.gaps import Hole, LostChanges, from_json, lost_changes, to_json
 from spark_consumers.records import DecodeStatus
 from tests.log_lines import log_lines
 from tests.spark_consumers import delta_rows
@@ -36,6 +38,22 @@ def test_a_gap_is_known_by_its_id_and_one_that_cannot_be_read_by_its_place() -> 
     assert [(each.id, each.source) for each in found] == [(gap.id, "orders"), *[("shop.gaps/0/7", None)] * 2]
     assert from_json(to_json(found)) == found
     assert from_json("") == []
+
+
+def test_a_hole_of_a_topic_is_noted_for_each_of_its_tables() -> None:
+    """I9: also for a table that comes later."""
+    stored: dict[str, str] = {}
+
+    def change_note(session: Any, room: str, rule: Callable[[str], str]) -> str:
+        stored[room] = rule(stored.get(room, ""))
+        return stored[room]
+
+    notes, session = AppliedNotes({"shop": ["shop.all"]}, dict, change_note), cast(Any, None)
+    hole = Hole("shop.all", "0", 5, 9)
+    gaps = [LostChanges.between(hole, "shop", table, FOUND_AT) for table in ("orders", "lines")]
+    for _ in range(2):
+        notes.add_gaps(session, gaps)
+    assert notes.gaps(session, "shop") == gaps
 
 
 def test_the_consumers_of_tables_read_the_gaps_beside_the_changes() -> None:

@@ -81,14 +81,17 @@ def test_only_a_snapshot_from_its_begin_to_its_end_makes_up_for_a_lost_beginning
     missing = beginnings(CONFIG, {"shop.all": {"0": 0, "1": 100}, "shop.gaps": {"0": 5}})
     assert missing == {("shop.all", "1"): 100}
 
-    def marks(*kinds: str, partition: int = 1, snapshot: str = "s") -> list[Mark]:
-        return [("shop.all", partition, 100 + at, snapshot, kind) for at, kind in enumerate(kinds)]
+    def marks(*kinds: str, partition: int = 1, table: str = "a", snapshot: str = "s") -> list[Mark]:
+        return [("shop.all", partition, 100 + at, table, snapshot, kind) for at, kind in enumerate(kinds)]
 
-    assert uncovered(missing, marks("begin", "end")) == []
+    one, two = [("shop.all", "a")], [("shop.all", "a"), ("shop.all", "b")]
+    assert uncovered(missing, marks("begin", "end"), one) == []
+    assert uncovered(missing, marks("begin", "end"), two) == [("shop.all", "1")]
+    assert uncovered(missing, marks("begin", "end") + marks("begin", "end", table="b"), two) == []
     for lacking in (
         [],
         marks("end", "begin"),
         marks("begin", "end", partition=0),
         [*marks("begin"), *marks("end", snapshot="t")],
     ):
-        assert uncovered(missing, lacking) == [("shop.all", "1")]
+        assert uncovered(missing, lacking, one) == [("shop.all", "1")]
