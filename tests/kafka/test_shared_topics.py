@@ -12,9 +12,12 @@ import yaml
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 import relay as library
+from relay.change import REDRIVEN
+from relay.config import load
 from relay.services.mariadb import MariaDB
 from tests.command_line import relay as command
 from tests.faults.scripted_relay import start_relay
+from tests.kafka.limited_topics import limit
 from tests.mysql.relayed import Relayed
 from tests.spark_consumers.topic import Topic, change
 from tests.waiting import wait_until
@@ -128,6 +131,10 @@ def test_all_tables_that_match_a_pattern_go_to_one_topic_in_order(
     assert f"topic {unique}.audit is shared by several tables" in said
     (letter,) = json.loads(relay.command("dead-letters", "list", str(relay.path), "--json").stdout)
     assert (letter["table"], letter["topic"], letter["key"]) == ("audit_b", f"{unique}.audit", {"id": 2})
+    limit(load(relay.path).kafka.bootstrap_servers, f"{unique}.audit", 100_000)
+    relay.command("dead-letters", "redrive", str(relay.path), "--all")
+    (sent,) = (each for each in relay.changes("audit_b") if REDRIVEN in each["attributes"])
+    assert (sent["table"], len(sent["new"]["v"])) == ("audit_b", 30_000)
     if "schema_registry" in relay.path.read_text():
         subjects = subjects_of(relay, unique)
         assert subjects == {
