@@ -115,7 +115,7 @@ def test_the_cache_ignores_a_table_without_cache_keys(topic: Topic, cache: Cache
     assert not cache.is_invalidated()
     assert cache.version("c0") == 2
     topic.publish([truncation(90)])
-    assert cache.consume()["bumps"] == 1
+    assert cache.consume()["bumps"] >= 1  # it is in both partitions, which may come in two batches
     assert cache.is_invalidated()
 
 
