@@ -33,6 +33,7 @@ WALL_CLOCK = {
     "relay/kafka/freshness.py": "while a machine sleeps, the monotonic clock may stand: the later one counts",
     "relay/kafka/group_offsets.py": "a person says since when, such as -1h",
     "relay/kafka/topic_writer.py": "`relayed_at`",
+    "relay/kafka/unread.py": "whether a record of Kafka has waited long, which may be older than the process",
     "relay/mysql/probe.py": "tells a person since when a server does not answer",
     "relay/observe/consumers.py": "tells a person since when a table is set aside",
     "relay/observe/observer.py": "times and lags that are shown",

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -36,6 +36,7 @@ class Observer(Collector):
         self.process = f"{socket.gethostname()}/{os.getpid()}"  # as `relay status` calls this member of the group
         self.id = uuid4().hex  # containers may share a machine's name, and each process has id 1
         self.others: Callable[[], list[dict[str, Any]]] = list  # asks the other workers and the consumers
+        self.unread: Callable[[], Iterable[Mapping[str, Any]]] = list  # what Kafka knows of the consumers
         self.metrics = Metrics()
         self.liveness = Liveness(clock=self.clock)
         self.recent = Recent()

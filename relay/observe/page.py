@@ -126,7 +126,7 @@ def everybody(observer: Observer) -> dict[str, Any]:
         "shards": shards[:MOST_ROWS],
         "shards_left_out": max(0, len(shards) - MOST_ROWS),
     }
-    return shown | judge(shown)
+    return shown | judge({**shown, "unread": observer.unread()})
 
 
 def _why_not_shown(status: Mapping[str, Any], name: str) -> str:

@@ -5,7 +5,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -29,6 +29,7 @@ _LARGEST = 32_000_000  # the most bytes that are read of one status
 
 
 Found = Mapping[str, Sequence[str]]  # which consumers serve their status where, by address
+Unread = Iterable[Mapping[str, Any]]  # what consumers have not read
 
 
 class FoundConsumers:
@@ -37,12 +38,19 @@ class FoundConsumers:
     They are looked up while somebody asks for them, in a thread of its own: a page must not wait long for Kafka.
     """
 
-    def __init__(self, look: Callable[[], Found], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        look: Callable[[], Found],
+        clock: Callable[[], float] = time.monotonic,
+        unread: Callable[[], Unread] = list,
+    ) -> None:
         self._look = look
+        self._look_unread = unread
         self._seldom = Seldom(clock, every=_LOOK)
         self._looking: threading.Thread | None = None
         # Any thread reads them, and the one that looks assigns them at once.
         self._addresses: Found = {}
+        self._unread: Unread = []
         self._said = ""
 
     def addresses(self) -> Found:
@@ -54,11 +62,17 @@ class FoundConsumers:
             self._looking.join(_PATIENCE)  # for who asks once, as `relay status` does
         return self._addresses
 
+    def unread(self) -> Unread:
+        """Return what the consumers have not read, as ``judge`` wants it; known as late as their addresses."""
+        self.addresses()
+        return self._unread
+
     def _refresh(self) -> None:
         try:
             here = socket.gethostname()
             noted = [(*each.rpartition("@"), kinds) for each, kinds in self._look().items()]
             self._addresses = {at: kinds for at, _, name, kinds in noted if name == here or not _is_loopback(at)}
+            self._unread = list(self._look_unread())
         except RelayError as error:
             if str(error) != self._said:
                 self._said = str(error)

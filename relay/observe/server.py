@@ -22,6 +22,7 @@ from relay.config import Config
 from relay.config.addresses import at_port, host_port
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.group_offsets import consumer_addresses
+from relay.kafka.unread import unread_of_all
 from relay.observe.access import Access
 from relay.observe.consumers import ConsumersObserver
 from relay.observe.observer import Observer
@@ -64,8 +65,9 @@ def serve_observer(config: Config) -> Iterator[Observer]:
     access = Access(config.http)
     siblings = range(int(_number_from_environment(WORKERS, 1)) if port else 0)
     beside = [at_port(host, first + n) for n in siblings if n != worker]
-    found = FoundConsumers(partial(consumer_addresses, config)).addresses
-    observer.others = Peers([*beside, *config.http.peers], config.http, access, found).ask
+    found = FoundConsumers(partial(consumer_addresses, config), unread=partial(unread_of_all, config))
+    observer.others = Peers([*beside, *config.http.peers], config.http, access, found.addresses).ask
+    observer.unread = found.unread
     file = None
     with suppress(RelayError):  # a user without a home folder, for example
         file = state_folder() / config.name / f"page-{port}.json" if port else None  # only if it always has this port

@@ -9,6 +9,8 @@ from typing import Any
 from relay.config.value_types import iso_time
 
 _CONSUMERS = "the consumers"
+_STOPPED = "RelayConsumerStopped"
+_AGAIN = "Start it again with its options, if it has ended."
 _CONSUMER_ALERTS = {"is set aside": "RelayConsumerTableSetAside", "is bypassed": "RelayCacheBypassed"}
 
 BEHIND = 120.0  # only more lag than this is shown, in seconds: less passes by itself, for example after a start
@@ -68,6 +70,8 @@ def _activity(known: Mapping[str, Any]) -> tuple[str, str]:
         lag, last = max(lags, default=(0.0, ""))
         if lag > BEHIND:
             return "Catching up", f"The {kind} {last} is {span(lag)} behind."
+    for name, offsets, _ in _unseen(known):  # I10: whether it makes progress is not known yet
+        return "Catching up", f"The consumer {name} is {many(offsets, 'offset')} behind, and no page shows it."
     return "Up to date", _STATES["Up to date"][1]
 
 
@@ -93,7 +97,7 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
             alert = ""
             if process == _CONSUMERS:
                 known_by = (alert for words, alert in _CONSUMER_ALERTS.items() if words in told)
-                alert = next(known_by, "RelayConsumerStopped")
+                alert = next(known_by, _STOPPED)
             yield Problem("Stalled", what, reason, inside, max(each["seconds"] for each, _ in found), look, alert)
     for source in known["sources"]:
         yield from _gaps(source, command)
@@ -117,6 +121,11 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem("A consumer fails", f"consumer {each['consumer']} fails, and tries again", each["error"])
         elif each["state"] == "starting":
             yield Problem("Starting", f"consumer {each['consumer']} is starting")
+    for name, offsets, is_late in _unseen(known):
+        if is_late:  # I10, I12
+            said = f"It is {many(offsets, 'offset')} behind, and no page shows it. {_AGAIN}"
+            again = (command(f"consume {name}"),)
+            yield Problem("Needs attention", f"consumer {name} does not run", said, commands=again, alert=_STOPPED)
     counted = Counter[str]()
     for worker in known["workers"]:
         counted.update(worker["dead_letters"])
@@ -143,8 +152,17 @@ def _unreachable(peer: Mapping[str, Any], command: Callable[..., str]) -> Proble
         return Problem("A process does not answer", what, f"{why}.")
     names = peer["consumers"]
     what = f"consumer {' and '.join(names)} at {what}"
-    said, again = f"{why}. Start it again with its options, if it has ended.", command(f"consume {' '.join(names)}")
-    return Problem("Needs attention", what, said, commands=(again,), alert="RelayConsumerStopped")
+    said, again = f"{why}. {_AGAIN}", command(f"consume {' '.join(names)}")
+    return Problem("Needs attention", what, said, commands=(again,), alert=_STOPPED)
+
+
+def _unseen(known: Mapping[str, Any]) -> Iterator[tuple[str, int, bool]]:
+    """Yield each consumer that has begun and is behind, but is on no page; how many offsets; and whether it is late."""
+    seen = {each["consumer"].partition(".")[0] for each in known["consumers"]}  # log.-80 is the log of a key range
+    seen |= {name for peer in known["unreachable"] for name in peer["consumers"]}  # these are problems already
+    for each in known.get("unread", ()):
+        if each["offsets"] and each["consumer"] not in seen:
+            yield each["consumer"], each["offsets"], each["is_late"]
 
 
 def _gaps(source: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Problem]:

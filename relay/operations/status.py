@@ -11,13 +11,13 @@ from confluent_kafka.admin import AdminClient
 
 from relay.config import Config, SourceConfig
 from relay.config.errors import did_you_mean
-from relay.config.topic_names import topics_of_cache
 from relay.engine.kinds import kind_of
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.checkpoints import committed_records, partition_of
-from relay.kafka.group import Member, members, offsets_behind
+from relay.kafka.group import Member, members
 from relay.kafka.group_offsets import group as group_of
+from relay.kafka.unread import consumers_of, unread
 from relay.observe.access import Access
 from relay.observe.peers import Peers
 from relay.observe.status import FORMAT
@@ -72,12 +72,16 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """A consumer. ``offsets_behind``: in all topics; None if it has not begun, or unknown, as ``error`` says."""
+    """A consumer. ``offsets_behind``: in all topics; None if it has not begun, or unknown, as ``error`` says.
+
+    ``is_late``: see `Unread`.
+    """
 
     consumer: str
     group: str
     offsets_behind: int | None
     error: str | None = None
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,11 @@ class RelayStatus:
         """The state of the relay and its problems; see ``judge``."""
         asked: dict[str, Any] = {"config": self.file, "is_blind": self.is_blind}
         asked |= {"members": len(self.members), "pending_letters": self.dead_letters}
+        asked["unread"] = [
+            {"consumer": each.consumer, "offsets": each.offsets_behind, "is_late": each.is_late}
+            for each in self.consumers
+            if each.offsets_behind is not None
+        ]
         if self.seen is not None:
             return judge({**self.seen, **asked})
         sources = [
@@ -138,11 +147,10 @@ def status(config: Config) -> RelayStatus:
     view = committed_records(config, admin)
     gaps = list_gaps(config, admin, view)
     sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
-    kinds = {"cache": config.cache, "log": config.log, "copy": config.copy_}
     # Counted only if the relay has created their topic.
     has_letters = config.internal("dead_letters") in existing
     pending = sum(letter.is_pending for letter in DeadLetters(config).all()) if has_letters else 0
-    consumers = [_consumer(admin, config, kind) for kind, section in kinds.items() if section is not None]
+    consumers = [_consumer(admin, config, kind) for kind in consumers_of(config)]
     seen = _page(config) if workers else None
     is_blind = bool(workers) and config.http is not None and seen is None
     return RelayStatus(config.name, now, group, workers, sources, pending, consumers, config.file, seen, is_blind)
@@ -164,12 +172,9 @@ def _page(config: Config) -> Mapping[str, Any] | None:
 
 def _consumer(admin: AdminClient, config: Config, kind: str) -> ConsumerStatus:
     group = group_of(config, kind)
-    cache = config.cache if kind == "cache" else None
-    of_changes = [*map(config.topic, config.tables), config.internal("gaps")]
-    names = set(of_changes if cache is None else topics_of_cache(config, cache))
-    others = cache is None and not config.names_tables  # the source's tables are unknown here
     try:
-        return ConsumerStatus(kind, group, offsets_behind(admin, config, group, names, others=others))
+        behind, is_late = unread(config, admin, kind) or (None, False)
+        return ConsumerStatus(kind, group, behind, is_late=is_late)
     except Unavailable as error:  # the rest of the status is known
         return ConsumerStatus(kind, group, None, str(error))
 

@@ -38,7 +38,7 @@ class State:
 
     ``failing``: the errors of consumers that try again. ``silent``: peers that do not answer. ``uncommitted``: what the
     workers cannot commit. ``outside_since``: since when they have not been in the group. ``tables_aside``: by consumer,
-    tables that take no changes, and why. ``store``: the cache's.
+    tables that take no changes, and why. ``store``: the cache's. ``unread``: what Kafka knows of the consumers.
     """
 
     workers: list[WorkerStatus]
@@ -52,6 +52,7 @@ class State:
     outside_since: float | None = None
     tables_aside: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     store: Sequence[ServerMemory] | Exception = ()
+    unread: Sequence[Mapping[str, Any]] = ({"consumer": "cache", "offsets": 9, "is_late": True},)
     name: str = "shop"
     events: Sequence[Event] = (
         Event(WALL - 259_200, "restart", "worker 0 begins, version 0.1.0"),
@@ -244,6 +245,17 @@ def late_consumer() -> State:
     return replace(healthy(), lags={"cache": 0.4, "log": 3.0, "copy": 1300.0})
 
 
+def absent_copy() -> State:
+    """Nobody runs the copy, which has not read everything."""
+    behind = {"consumer": "copy", "offsets": 14, "is_late": True}
+    return replace(healthy(), lags={"cache": 0.4, "log.-80": 1.0}, unread=[*healthy().unread, behind])
+
+
+def absent_for_a_moment() -> State:
+    cache, copy = absent_copy().unread
+    return replace(absent_copy(), unread=[cache, {**copy, "is_late": False}])
+
+
 def hostile() -> State:
     error = f"{EVIL} at http://me:hunter2@db/"
     view = source(
@@ -265,6 +277,7 @@ STATES = {
     "left out": table_left_out, "altered": altered_table, "source away": source_away,
     "fenced": fenced_worker, "copy": copy_without_a_table,
     "store away": store_away, "store full": store_full,
+    "absent copy": absent_copy, "absent for a moment": absent_for_a_moment,
     "starting": starting, "without coordinator": without_coordinator, "hostile": hostile,
 }  # fmt: skip
 
@@ -280,6 +293,7 @@ def _config(address: str, **http: Any) -> Config:
 def _show(observer: Observer, known: WorkerStatus, state: State) -> None:
     observer.clock, observer.wall = lambda: NOW, lambda: WALL
     observer._status, observer.liveness.turned = known, NOW
+    observer.unread = lambda: state.unread
     observer.liveness.started = NOW - 86_400 * 3
     observer.liveness.uncommitted, observer.liveness.outside_since = state.uncommitted, state.outside_since
     observer.recent = Recent()  # without what another test has left for this port

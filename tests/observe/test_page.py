@@ -84,6 +84,15 @@ SHOWN = {
     "copy": ("Stalled", ["consumer copy: table orders is set aside", "redis://***@x"]),
     "store away": ("Stalled", ["consumer cache: its store is bypassed", "redis://***@redis:6379/0", "For 20 s"]),
     "store full": ("Stalled", ["consumer cache: its store is bypassed", "redis:6379: 9.0 MB of 9.0 MB, noeviction"]),
+    "absent copy": (
+        "Needs attention",
+        [
+            "consumer copy does not run",
+            "It is 14 offsets behind, and no page shows it",
+            "relay consume copy relay.yaml",
+        ],
+    ),
+    "absent for a moment": ("Catching up The consumer copy is 14 offsets behind", []),
     "starting": ("Starting", ["worker 0: source orders: not planned yet"]),
     "without coordinator": ("Stalled", ["orders: the source is not planned", "has not joined group shop.relay"]),
     "hostile": (

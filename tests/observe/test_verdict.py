@@ -13,7 +13,7 @@ import yaml
 from relay.kafka.group import Member
 from relay.observe.verdict import judge
 from relay.operations.gaps import ListedGap
-from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
+from relay.operations.status import ConsumerStatus, RelayStatus, ShardStatus, SourceStatus
 from relay.records import Gap
 from tests.observe.page_states import GAP, STATES, served
 from tests.observe.requests import get
@@ -42,6 +42,8 @@ WORD = {
     "failing consumer": "A consumer fails",
     "silent process": "A process does not answer",
     "late consumer": "Catching up",
+    "absent copy": "Needs attention",
+    "absent for a moment": "Catching up",
     "published gap": "Needs attention",
     "repaired gap": "Up to date",
     "hostile": "Stalled",
@@ -51,7 +53,8 @@ WORD = {
 @pytest.mark.parametrize("name", STATES)
 def test_the_page_is_red_when_a_process_is_and_says_the_worst_of_all(name: str) -> None:
     """I10, I12"""
-    with served(STATES[name]()) as found:
+    state = STATES[name]()
+    with served(state) as found:
         shown = orjson.loads(get(found.port, "/page.json")[2])
         ports = [int(url.rpartition(":")[2]) for url in {each["url"] for each in shown["consumers"]}]
         ports += [found.port, *(int(each["url"].rpartition(":")[2]) for each in shown["workers"][1:])]
@@ -67,7 +70,7 @@ def test_the_page_is_red_when_a_process_is_and_says_the_worst_of_all(name: str) 
         # Without a script the page says the same.
         assert f"<strong>{WORD[name]}</strong>" in get(found.port, "/")[2].decode()
         # Judged again, as `relay status` does it.
-        assert shown == shown | orjson.loads(orjson.dumps(judge(shown)))
+        assert shown == shown | orjson.loads(orjson.dumps(judge({**shown, "unread": state.unread})))
 
 
 def status(**known: Any) -> Mapping[str, Any]:
@@ -87,6 +90,13 @@ def status(**known: Any) -> Mapping[str, Any]:
         ({"lag": 121.0}, "Catching up", []),
         ({"is_running": False, "lag": 121.0}, "No worker is running", ["relay run 'my shop.yaml'"]),
         ({"letters": 2}, "Needs attention", ["relay dead-letters list 'my shop.yaml'"]),
+        ({"consumers": [ConsumerStatus("log", "g", 1)]}, "Catching up", []),
+        ({"consumers": [ConsumerStatus("log", "g", 0, is_late=True)]}, "Up to date", []),
+        (
+            {"consumers": [ConsumerStatus("log", "g", 1, is_late=True)]},
+            "Needs attention",
+            ["relay consume log 'my shop.yaml'"],
+        ),
         ({"is_blind": True}, "Needs attention", []),
         ({"altered": [ALTERED]}, "Needs attention", ["relay snapshot 'my shop.yaml' orders t"]),
         ({"altered": [ALTERED], "has_snapshots": False}, "Needs attention", [SKIPPED]),
@@ -135,6 +145,34 @@ def test_a_consumer_that_has_set_a_table_aside_is_not_shown_as_up_to_date() -> N
         "copy": True,
     }
     assert [each["alert"] for each in shown["problems"]] == ["RelayConsumerTableSetAside"]
+
+
+def test_a_consumer_that_nobody_runs_is_named_and_does_not_make_progress() -> None:
+    """I10, I12: only Kafka knows of it. The relay itself is well."""
+    with served(STATES["absent copy"]()) as found:
+        shown = orjson.loads(get(found.port, "/page.json")[2])
+        assert get(found.port, "/healthz")[0] == 200
+    [problem] = shown["problems"]
+    assert (problem["what"], problem["alert"]) == ("consumer copy does not run", "RelayConsumerStopped")
+    assert problem["reason"].startswith("It is 14 offsets behind, and no page shows it.")
+    assert problem["commands"] == ["relay consume copy relay.yaml"]
+    with served(STATES["absent for a moment"]()) as found:
+        shown = orjson.loads(get(found.port, "/page.json")[2])
+    assert shown["sentence"] == "The consumer copy is 14 offsets behind, and no page shows it."
+    consumers = [ConsumerStatus("log", "shop.log", 14, is_late=True), ConsumerStatus("copy", "shop.copy", None)]
+    told = status(consumers=consumers, seen=shown | {"consumers": []})
+    assert [each["what"] for each in told["problems"]] == ["consumer log does not run"]
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_consumer_whose_process_does_not_answer_is_named_once(is_late: bool) -> None:
+    shown = {"state": "Needs attention", "what": "consumer copy at http://h:1 does not answer"}
+    gone = {"url": "http://h:1", "problem": "refused", "is_peer": False, "answers": False, "consumers": ["copy"]}
+    with served(STATES["absent copy"]()) as found:
+        seen = orjson.loads(get(found.port, "/page.json")[2]) | {"unreachable": [gone]}
+    copy = ConsumerStatus("copy", "shop.copy", 14, is_late=is_late)
+    [problem] = status(consumers=[copy], seen=seen)["problems"]
+    assert problem == problem | shown
 
 
 @pytest.mark.parametrize(("name", "why"), [("store away", "no server answers"), ("store full", "redis:6379: 9.0 MB")])

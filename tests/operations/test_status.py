@@ -234,7 +234,7 @@ class TestOnKafka:
             file.write(f'cache: {{url: "redis://127.0.0.1:1/0", namespace: n, keys: {{{stream.table}: ["{{id}}"]}}}}\n')
         config = load(relay.path)
         group = f"{relay.name}.cache"
-        not_begun = {"consumer": "cache", "group": group, "offsets_behind": None, "error": None}
+        not_begun = {"consumer": "cache", "group": group, "offsets_behind": None, "error": None, "is_late": False}
         assert relay.status()["consumers"] == [not_begun]
         assert "  consumer cache: not begun\n" in relay.command("status", "CONFIG").stdout
         with closing(GroupOffsets(config, "cache", [config.topic(stream.table)])) as offsets:
