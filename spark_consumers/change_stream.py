@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from relay.config import Config
-from relay.config.config import is_topic
+from relay.config.config import is_topic, loaded
 from relay.config.topic_names import only_tables, topics_of_changes
 from relay.errors import ConfigError
 from spark_consumers import launch
@@ -30,7 +30,7 @@ OnGap = Callable[[Mapping[str, Any]], object]
 
 
 def changes(
-    config: Config,
+    config: Config | Path | str,
     topics: Sequence[str] = (),
     *,
     name: str,
@@ -45,13 +45,15 @@ def changes(
     """Return the changes on ``topics`` in batches. Topics may be named by table, if it has its topic for itself; by
     default, all tables are read.
 
-    ``name``: the consumer's. Its Kafka group ``<relay>.<name>`` shows the lag, its dead letters name it, and the
-    default ``checkpoint``, the folder or URI of its progress, contains it. ``start``: where a new checkpoint starts, as
-    for `spark_consumers.run`; an existing one continues where it is. ``spark``: as for `run`. ``at_most``: records per
-    batch. ``interval``: the time between two batches, such as ``2 seconds``. ``delta``: whether the batches write Delta
-    tables. ``on_gap`` is called with each gap, before the batch that it came with: changes are lost, and the receiver
-    has to cope without them (I9). By default the log has an event `gap`. Raises ``ConfigError``.
+    ``config``: the relay's, or its file. ``name``: the consumer's. Its Kafka group ``<relay>.<name>`` shows the lag,
+    its dead letters name it, and the default ``checkpoint``, the folder or URI of its progress, contains it. ``start``:
+    where a new checkpoint starts, as for `spark_consumers.run`; an existing one continues where it is. ``spark``: as
+    for `run`. ``at_most``: records per batch. ``interval``: the time between two batches, such as ``2 seconds``.
+    ``delta``: whether the batches write Delta tables. ``on_gap`` is called with each gap, before the batch that it came
+    with: changes are lost, and the receiver has to cope without them (I9). By default the log has an event `gap`.
+    Raises ``ConfigError``.
     """
+    config = loaded(config)
     if name.partition(".")[0] in ("cache", "log", "copy"):
         raise ConfigError(f"name: {name!r} is one of the relay's own consumers: choose another name")
     if not is_topic(name):

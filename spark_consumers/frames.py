@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
+from relay.config.config import loaded
 from relay.config.topic_names import only_tables, topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
@@ -38,7 +40,7 @@ OrderedRule = Callable[[tuple[str, str, Any], Iterator[Row]], object]
 
 def read_changes(
     spark: SparkSession,
-    config: Config,
+    config: Config | Path | str,
     topics: Sequence[str] = (),
     *,
     table: str | None = None,
@@ -56,17 +58,18 @@ def read_changes(
     ``new`` are JSON under the source's column names. With ``table`` only its changes are read, and those three are
     structs with the columns' own types; DynamoDB images without ``columns:`` stay JSON.
 
-    ``start``: earliest (the default), latest, committed:GROUP, an ISO time, a relative time such as ``-2h``, or offsets
-    as JSON; a streaming query with a checkpoint continues there instead. ``end``: the same, only without ``streaming``;
-    by default the current end, even for partitions that JSON leaves out. ``at_most``: records per batch.
-    ``undecodable``: how to treat a record that is not a change: as an error, or as a row with ``status`` and ``value``,
-    which are then two more columns.
+    ``config``: the relay's, or its file. ``start``: earliest (the default), latest, committed:GROUP, an ISO time, a
+    relative time such as ``-2h``, or offsets as JSON; a streaming query with a checkpoint continues there instead.
+    ``end``: the same, only without ``streaming``; by default the current end, even for partitions that JSON leaves out.
+    ``at_most``: records per batch. ``undecodable``: how to treat a record that is not a change: as an error, or as a
+    row with ``status`` and ``value``, which are then two more columns.
 
     A streaming query looks up the schemas that are published while it runs. With ``table``, the columns are those known
     now: a change with a later schema ends the query with an error that says so, and the next query knows it. Raises
     ``ConfigError`` for wrong arguments, and ``Unavailable`` if Kafka, a topic or the schema registry is, or if no
     change of ``table`` was relayed yet.
     """
+    config = loaded(config)
     if streaming and end is not None:
         raise ConfigError("end: a streaming query has no end: pass streaming=False, or omit `end`")
     refuse_unsupported(spark)

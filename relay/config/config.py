@@ -362,6 +362,11 @@ def load(path: Path | str, settings: Sequence[str] = ()) -> Config:
     return read(Path(path), settings)[0]
 
 
+def loaded(config: Config | Path | str) -> Config:
+    """Return a config that may be given as its file. Raises ``ConfigError``."""
+    return config if isinstance(config, Config) else load(config)
+
+
 def read(path: Path, settings: Sequence[str] = ()) -> tuple[Config, Document]:
     """Return the config as ``load`` does, and the data of the file with ``settings`` applied."""
     document = yaml_file.read(path)

@@ -25,7 +25,8 @@ from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, decode
 from relay.avro.framing import CONFLUENT_MARK
 from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, Snapshot, Transaction
-from relay.config import Config, load
+from relay.config import Config
+from relay.config.config import loaded
 from relay.config.topic_names import only_tables, topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
@@ -100,7 +101,7 @@ class Reception:
             raise ConfigError(
                 f"longest_pause: {longest_pause:g} s is not possible: use {_SHORTEST_SESSION} to {_DAY} seconds"
             )
-        config = config if isinstance(config, Config) else load(Path(config))
+        config = loaded(config)
         self.group, self.longest_pause, self.on_gap = group, longest_pause, on_gap
         self._typed_json, self._on_undecodable = typed_json, on_undecodable
         self._gaps = config.internal("gaps")
