@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from relay.config import INTERNAL, CacheConfig, Config, CopyConfig, DynamoDBConfig, load, redacted
-from relay.config.config import json_schema
+from relay.config.config import json_schema, loaded
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
 
 
@@ -324,6 +324,13 @@ def test_tombstones_require_the_full_primary_key_as_the_kafka_key(file: Path) ->
     ]
     file.write_text(change("key: hash", "key: item\n        tombstones: true"))
     assert load(file).sources[0].tombstones
+
+
+def test_a_function_that_takes_a_config_takes_its_file_too(file: Path) -> None:
+    file.write_text(dedent(GOOD))
+    config = load(file)
+    assert loaded(file) == loaded(str(file)) == config
+    assert loaded(config) is config
 
 
 def test_the_json_schema_has_every_key_of_the_file(file: Path) -> None:
