@@ -29,6 +29,7 @@ from relay.operations.status import relayed_tables
 from relay.process.connections import Closable
 from relay.source import CheckedTable, Finding
 from relay.stream.new_tables import known_in
+from relay.stream.planning import changed_start
 from relay.stream.topic_partitions import moved_keys, moved_tables
 from relay.table import Column, TableSchema
 from relay.types.columns import ColumnKind
@@ -134,12 +135,12 @@ def _check_kafka(config: Config) -> list[Finding]:
     admin = topics.connect(config)
     found = topics.survey(admin, config, list(config.tables), partial(requested_partitions, config, admin))
     has_acls = config.kafka.iam is None
-    problems, moved = _moved(config, admin)
+    problems, contradicted = _contradicted(config, admin)
     if has_acls:
         problems |= permissions.forbidden_topics(admin, found)
     findings = [
         Finding(f"kafka {config.kafka.bootstrap_servers}", "reachable"),
-        *(Finding(f"table {table}", problem, ConfigError.exit_code) for table, problem in moved.items()),
+        *(Finding(name, problem, ConfigError.exit_code) for name, problem in contradicted.items()),
         *(_topic_finding(each, problems.get(each.topic.name, "")) for each in found),
     ]
     group = KafkaSettings.from_config(config).group
@@ -148,18 +149,22 @@ def _check_kafka(config: Config) -> list[Finding]:
     return findings
 
 
-def _moved(config: Config, admin: AdminClient) -> tuple[dict[str, str], dict[str, str]]:
-    """Return, by topic, that its partitions have changed since the relay published there; by table, that it moves."""
-    found, tables = dict[str, str](), dict[str, str]()
+def _contradicted(config: Config, admin: AdminClient) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what contradicts the plans: by topic, that its partitions have changed since the relay published there; by
+    source, that it has another start; by table, that it moves."""
+    found, contradicted = dict[str, str](), dict[str, str]()
     with suppress(RelayError):  # such as a lack of permissions, which other findings name
         view = committed_records(config, admin)
-        for name in (source.name for source in config.sources):
-            read = view.newest(name)
+        for source in config.sources:
+            name, read = source.name, view.newest(source.name)
             if read is not None and read.plan is not None:
                 of = [table for table, entry in config.tables.items() if entry.name == name]
-                tables |= moved_tables(known_in(read.plan, read, config.claims), of, config.claims)
+                moved = moved_tables(known_in(read.plan, read, config.claims), of, config.claims)
+                contradicted |= {f"table {table}": problem for table, problem in moved.items()}
+                if problem := changed_start(name, str(source.start), read.plan):
+                    contradicted[f"source {name}"] = problem
                 found |= moved_keys(admin, config, read.plan, view.requested_of(name))
-    return found, tables
+    return found, contradicted
 
 
 def _topic_finding(found: topics.FoundTopic, elsewhere: str) -> Finding:

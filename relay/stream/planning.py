@@ -130,12 +130,8 @@ class Planning:
     def check(self, plan: Plan) -> None:
         """Refuse ``plan`` if it contradicts the config or the table. Raises ``ConfigError``."""
         name = self.source.name
-        if plan.requested != self.source.start:
-            raise ConfigError(
-                f"source {name}: `start` is {self.source.start!r}, but this source started at {plan.requested!r} and "
-                f"resumes from its checkpoints. Set `start` back to {plan.requested!r}, or run "
-                f"`relay reset CONFIG {name} --to ...` to read from another position"
-            )
+        if problem := changed_start(name, self.source.start, plan):
+            raise ConfigError(f"source {name}: {problem}")
         self._check_source(plan)
 
     def _check_source(self, plan: Plan) -> None:
@@ -192,3 +188,13 @@ class Planning:
 def key_of(table: TableSchema) -> TableKey:
     keys = ((column.name, column.type, column.sql) for column in table.key)
     return tuple(key if key[-1] else key[:-1] for key in keys)
+
+
+def changed_start(name: str, start: str, plan: Plan) -> str:
+    """Return why ``plan`` of the source ``name`` contradicts ``start`` in its config, or ""."""
+    if plan.requested == start:
+        return ""
+    return (
+        f"`start` is {start!r}, but this source started at {plan.requested!r} and resumes from its checkpoints. Set "
+        f"`start` back to {plan.requested!r}, or run `relay reset CONFIG {name} --to ...` to read from another position"
+    )

@@ -339,6 +339,22 @@ class TestOnServices:
         for line in said:
             assert "source orders: " + line.removeprefix("✗ columns of orders: ") in started.output
 
+    def test_a_start_other_than_the_one_with_which_the_source_began_is_refused_as_the_relay_refuses_it(
+        self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str, tmp_path: Path
+    ) -> None:
+        self.create(dynamodb, unique)
+        content = self.content(kafka, dynamodb, unique)
+        assert run(content).exit_code == 0
+        relay = ["run", str(tmp_path / "relay.yaml"), "--until-caught-up"]
+        assert CliRunner().invoke(app, relay).exit_code == 0
+        assert run(content).exit_code == 0
+        content["sources"][0]["start"] = "latest"
+        result, started = run(content), CliRunner().invoke(app, relay)
+        assert result.exit_code == started.exit_code == 2
+        [said] = [line for line in result.stdout.splitlines() if line.startswith("✗")]
+        assert said.startswith("✗ source orders: `start` is 'latest', but this source started at 'trim_horizon'")
+        assert said.removeprefix("✗ ").partition("reset ")[0] in started.output
+
     def test_existing_topics_are_inspected(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str
     ) -> None:
