@@ -16,7 +16,7 @@ from relay.config import Config, HttpConfig, SchemaRegistryConfig, SourceConfig,
 from relay.config.errors import MISSPELT, did_you_mean, nearest
 from relay.config.template import Template
 from relay.engine.kinds import kind_of, open_source
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable, with_file
 from relay.extras import needs
 from relay.jvm.connectors import connectors_of, installed_spark
 from relay.jvm.java import find_java
@@ -162,7 +162,7 @@ def _contradicted(config: Config, admin: AdminClient) -> tuple[dict[str, str], d
                 moved = moved_tables(known_in(read.plan, read, config.claims), of, config.claims)
                 contradicted |= {f"table {table}": problem for table, problem in moved.items()}
                 if problem := changed_start(name, str(source.start), read.plan):
-                    contradicted[f"source {name}"] = problem
+                    contradicted[f"source {name}"] = with_file(problem)
                 found |= moved_keys(admin, config, read.plan, view.requested_of(name))
     return found, contradicted
 
