@@ -123,9 +123,9 @@ def _problems(known: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem("Starting", f"consumer {each['consumer']} is starting")
     for name, offsets, is_late in _unseen(known):
         if is_late:  # I10, I12
+            what, again = f"consumer {name} is behind, and seems not to run", (command(f"consume {name}"),)
             said = f"It is {many(offsets, 'offset')} behind, and no page shows it. {_AGAIN}"
-            again = (command(f"consume {name}"),)
-            yield Problem("Needs attention", f"consumer {name} does not run", said, commands=again, alert=_STOPPED)
+            yield Problem("Needs attention", what, said, commands=again, alert=_STOPPED)
     counted = Counter[str]()
     for worker in known["workers"]:
         counted.update(worker["dead_letters"])

@@ -87,7 +87,7 @@ SHOWN = {
     "absent copy": (
         "Needs attention",
         [
-            "consumer copy does not run",
+            "consumer copy is behind, and seems not to run",
             "It is 14 offsets behind, and no page shows it",
             "relay consume copy relay.yaml",
         ],

@@ -153,7 +153,10 @@ def test_a_consumer_that_nobody_runs_is_named_and_does_not_make_progress() -> No
         shown = orjson.loads(get(found.port, "/page.json")[2])
         assert get(found.port, "/healthz")[0] == 200
     [problem] = shown["problems"]
-    assert (problem["what"], problem["alert"]) == ("consumer copy does not run", "RelayConsumerStopped")
+    assert (problem["what"], problem["alert"]) == (
+        "consumer copy is behind, and seems not to run",
+        "RelayConsumerStopped",
+    )
     assert problem["reason"].startswith("It is 14 offsets behind, and no page shows it.")
     assert problem["commands"] == ["relay consume copy relay.yaml"]
     with served(STATES["absent for a moment"]()) as found:
@@ -161,7 +164,7 @@ def test_a_consumer_that_nobody_runs_is_named_and_does_not_make_progress() -> No
     assert shown["sentence"] == "The consumer copy is 14 offsets behind, and no page shows it."
     consumers = [ConsumerStatus("log", "shop.log", 14, is_late=True), ConsumerStatus("copy", "shop.copy", None)]
     told = status(consumers=consumers, seen=shown | {"consumers": []})
-    assert [each["what"] for each in told["problems"]] == ["consumer log does not run"]
+    assert [each["what"] for each in told["problems"]] == ["consumer log is behind, and seems not to run"]
 
 
 @pytest.mark.parametrize("is_late", [True, False])
