@@ -210,7 +210,7 @@ def _origin(raw: Any) -> OriginToken:
     if unknown := raw.keys() - set(names):
         raise ValueError(f"the event token has unknown keys: {', '.join(sorted(unknown))}")
     timestamp, shard, position = (raw[name] for name in names)
-    if type(timestamp) is not int or timestamp < 0:
+    if type(timestamp) is not int or not 0 <= timestamp < 1 << 63:  # as long as in Avro
         raise ValueError(f"the timestamp of an event token must be whole seconds since the epoch, not {timestamp!r}")
     if not isinstance(shard, str) or not isinstance(position, str):
         raise ValueError(f"the shard and position of an event token must be strings, not {shard!r} and {position!r}")

@@ -245,6 +245,7 @@ def test_a_token_is_json_with_its_keys_in_order_and_no_spaces() -> None:
         '{"timestamp":1.0,"shard":"s","position":"p"}',
         '{"timestamp":true,"shard":"s","position":"p"}',
         '{"timestamp":-1,"shard":"s","position":"p"}',
+        '{"timestamp":9223372036854775808,"shard":"s","position":"p"}',
         '{"timestamp":99999999999999999999,"shard":"s","position":"p"}',
         '{"timestamp":1,"shard":null,"position":"p"}',
         '{"timestamp":1,"shard":"s","position":5}',
