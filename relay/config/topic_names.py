@@ -1,6 +1,6 @@
 """The topics that names given by a user stand for."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from relay.config.config import Config
 from relay.config.errors import nearest
@@ -37,7 +37,7 @@ def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
     if config.names_tables:
         topics = resolve_topics(config, names, internal=False)
     elif names:
-        known = {config.topic(table) for table in config.tables}
+        known = _known(config)
         topics = list(dict.fromkeys(name if name in known else config.topic(name) for name in names))
     else:
         raise ConfigError("name the tables to read: a source in the config does not name its tables")
@@ -49,9 +49,14 @@ def only_tables(config: Config, names: Sequence[str]) -> Mapping[str, Collection
     """Return, by shared topic, the only tables that ``names`` mean, unless they name the topic itself."""
     names = [names] if isinstance(names, str) else names
     found: dict[str, set[str]] = {}
-    for name in names:
+    for name in (each for each in names if each not in _known(config)):  # I1
         found.setdefault(config.topic(name), set()).add(name)
     return {topic: found[topic] for topic in (found.keys() & config.shared_topics).difference(names)}
+
+
+def _known(config: Config) -> Set[str]:
+    """Return the topics of changes that are known without asking a database. A name of one means it, not a table."""
+    return {*map(config.topic, config.tables), *config.shared_topics}
 
 
 def require_own_envelope(config: Config, topics: Iterable[str]) -> None:

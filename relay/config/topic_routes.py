@@ -111,8 +111,8 @@ Place = tuple[str, str]
 class TopicClaims:
     """The owners of topics, by `topics` of the config. ``own``: those of the relay ``name``. Any thread may use it."""
 
-    name: str
-    topics: str | Mapping[str, str]
+    name: str = field(compare=False)
+    topics: str | Mapping[str, str] = field(compare=False)
     own: Iterable[str] = field(compare=False, repr=False)
     is_contested: bool = field(default=False, compare=False)  # whether a table lacks its topic, which another has
     # By the topic's name as Kafka compares it. The relay's own topics have no source.

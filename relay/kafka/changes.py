@@ -27,6 +27,7 @@ from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, Snapshot, Transaction
 from relay.config import Config
 from relay.config.config import loaded
+from relay.config.locations import legal
 from relay.config.topic_names import only_tables, topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
@@ -119,7 +120,8 @@ class Reception:
             # I1: a key range has its own group, because its offsets skip the changes of other ranges.
             self.group = f"{self.group}.{self._keyrange}"
         if self.group is not None:
-            self.group = ".".join([self.group, *sorted({each for of in self._only.values() for each in of})])  # I1
+            tables = sorted({legal(each) for of in self._only.values() for each in of})
+            self.group = ":".join([self.group, *tables])  # I1: no name of a group or table has a colon
         with ExitStack() as stack:
             admin = kafka_topics.connect(config)  # raises a clear error if no broker can be reached
             read = [*named, self._gaps]

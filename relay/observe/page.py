@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -150,9 +151,13 @@ def _worker(url: str | None, report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tables(reports: Iterable[Mapping[str, Any]], config: str) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
-    for table in (each for report in reports for each in report["tables"]):
+    reported = [each for report in reports for each in report["tables"]]
+    topics = {(each["topic"], each["table"]) for each in reported}
+    shared = {topic for topic, number in Counter(topic for topic, _ in topics).items() if number > 1}
+    for table in reported:
         before = found.get((table["source"], table["table"]), {"changes": 0})
-        look = shlex.join(("relay", "tail", config, table["table"], "--from=-10m"))
+        look = table["table" if table["topic"] in shared else "topic"]
+        look = shlex.join(("relay", "tail", config, look, "--from=-10m"))
         changes = table["changes"] + before["changes"]
         found[table["source"], table["table"]] = {**table, "changes": changes, "look": look}
     return sorted(found.values(), key=lambda table: -table["changes"])[:MOST_ROWS]
