@@ -126,14 +126,26 @@ class AppliedNotes:
 
     def applied(self, session: SparkSession) -> Offsets:
         """Return the offsets up to which the target has everything, for all topics that have a room."""
-        found: Offsets = {topic: {} for topics in self._rooms.values() for topic in topics}
+        reached: dict[str, list[Mapping[str, int]]] = {topic: [] for topics in self._rooms.values() for topic in topics}
+        known, without = set[str](), list[str]()
         for room, topics in self._rooms.items():
             text, self._lost[room] = self._change(session, room, str), {}
-            self._lost[room] = self._find_lost(session, room, self._read(room, text)[2])  # I1
+            noted = self._read(room, text)
+            self._lost[room] = self._find_lost(session, room, noted[2])  # I1
             offsets = self._read(room, text)[0].offsets
             self._last[room], self._left[room] = offsets, offsets.keys() - set(topics)
-            found.update((topic, dict(offsets[topic])) for topic in topics if topic in offsets)
-        return found
+            known.update(_rooms_in(text))
+            without += [] if text else [room]
+            for topic in noted[0].offsets.keys() & set(topics):
+                reached[topic].append(offsets.get(topic, {}))
+        for room in known.intersection(without):  # I1: its note is lost with its tables
+            for topic in self._rooms[room]:
+                reached[topic].append({})
+        # Rooms that share a topic may have been lost or restored separately.
+        return {
+            topic: {number: min(each.get(number, 0) for each in of) for number in {n for each in of for n in each}}
+            for topic, of in reached.items()
+        }
 
     def gaps(self, session: SparkSession, room: str) -> list[LostChanges]:
         return self._read(room, self._change(session, room, str))[1] if room in self._rooms else []
@@ -170,7 +182,11 @@ class AppliedNotes:
         reached_json = applied.advanced(reached).to_json().decode()
         aside = {gap.table for gap in self._open[room] if not gap.taken_back}
         there = sorted(self._tables[room].union(tables) - aside)
-        return json.dumps({"applied": reached_json, "gaps": to_json([*listed]), "tables": there})
+        topics = set(self._rooms.get(room, ()))
+        # Only rooms that have a note, too: it is missing if it is not there at the next start.
+        beside = sorted(each for each in self._rooms if each != room and topics.intersection(self._last.get(each, ())))
+        note = {"applied": reached_json, "gaps": to_json([*listed]), "tables": there}
+        return json.dumps({**note, "beside": beside} if beside else note)
 
     def _read(self, room: str, text: str) -> tuple[AppliedChanges, list[LostChanges], list[str]]:
         """Return the offsets, gaps and tables in a note, without topics that were created again and lost tables."""
@@ -192,6 +208,12 @@ class AppliedNotes:
 
     def _know_open(self, room: str, gaps: Iterable[LostChanges]) -> None:
         self._open = {**self._open, room: [gap for gap in gaps if gap.open_since]}
+
+
+def _rooms_in(text: str) -> Sequence[str]:
+    """Return the rooms that shared a topic with that of a note, and had notes of their own then."""
+    found: Sequence[str] = json.loads(text or "{}").get("beside", ())
+    return found
 
 
 def _note_of(room: str) -> str:

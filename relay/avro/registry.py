@@ -29,6 +29,7 @@ def open_schemas(config: Config, kept: Callable[[], Mapping[bytes, dict[str, Any
         registry.on_incompatible,
         access=registry.access(),
         shared=config.shared_topics,
+        common=config.common_topics,
         earlier=in_topic,
         kept=kept,
     )

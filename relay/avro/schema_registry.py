@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ COMPATIBILITY = "BACKWARD"
 """The compatibility of subjects that the relay creates: a reader with the newest schema can read all older values."""
 
 _TIMEOUT = 10.0  # seconds for one request
+_OF_TABLE = re.compile(r"(.+)-relay\.\w+\.\w+")  # the subject of a table on a shared topic, see `namespace_of`
 _OF_ANOTHER_SERVER = (400, 405, 406, 415, 501)  # statuses of a server that does not know a registry's requests
 _MISSING = range(40401, 40500)  # the registry's codes for an unknown subject, version or schema
 _LATER = (404, 408, 425, 429)  # a proxy, or a registry that is starting, answers 404 without such a code
@@ -49,10 +51,10 @@ class RegistrySchemas:
 
     ``access``: how to log in, as ``SchemaRegistryConfig.access`` says. ``on_incompatible``: ``fail`` or ``register``,
     what to do when the registry refuses the next version of a subject. ``shared``: the topics of several tables, each
-    of which has its own subject there. ``earlier``: opens the schemas of values from before there was a registry, when
-    the first such value comes. ``kept``: returns the schemas that an earlier process got from this registry; called
-    only while the registry does not answer. ``timeout``: seconds for one request. ``retries``: how often a failed
-    request is repeated.
+    of which has its own subject there; ``common``: these, and others that had or may get several. ``earlier``: opens
+    the schemas of values from before there was a registry, when the first such value comes. ``kept``: returns the
+    schemas that an earlier process got from this registry; called only while the registry does not answer. ``timeout``:
+    seconds for one request. ``retries``: how often a failed request is repeated.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RegistrySchemas:
         on_incompatible: str = "fail",
         *,
         shared: Collection[str] = (),
+        common: Collection[str] = (),
         access: Mapping[str, Any] | None = None,
         earlier: Callable[[], TopicSchemas] | None = None,
         kept: Callable[[], Mapping[bytes, dict[str, Any]]] = dict,
@@ -70,7 +73,7 @@ class RegistrySchemas:
         self._shown = redacted(url)
         self.place = f"the schema registry at {self._shown}"
         self._on_incompatible = on_incompatible
-        self._shared = frozenset(shared)
+        self._shared, self._common = frozenset(shared), frozenset((*shared, *common))
         self._open_earlier = earlier
         self._kept = kept
         # Set once, by the first thread that needs it.
@@ -125,9 +128,14 @@ class RegistrySchemas:
     def name_of(self, topic: str, table: str | None) -> str:
         """Return the subject of the schemas of a table on ``topic``. ``table``: its `namespace_of`.
 
-        A subject of two tables would refuse the second one's schema, as one that is not compatible.
+        A subject of two tables would refuse the second one's schema, as one that is not compatible. A table keeps its
+        own subject when it has the topic for itself again. Raises `Unavailable`.
         """
-        return f"{topic}-{table}" if table is not None and topic in self._shared else f"{topic}-value"
+        if table is None or topic not in self._common:
+            return f"{topic}-value"
+        own = f"{topic}-{table}"
+        with self._asking(f"look up {own}"):
+            return own if topic in self._shared or self._has(own, topic) else f"{topic}-value"
 
     def newest_envelope(self, topic: str) -> bytes | None:
         """Return the header of the newest values of ``topic`` if they are in Debezium's envelope, otherwise None."""
@@ -195,10 +203,9 @@ class RegistrySchemas:
         """Look up the schemas of all values now on ``topics``, even from before the registry. Raises `Unavailable`."""
         if (earlier := self._from_before()) is not None:
             earlier.refresh()
-        names = [f"{topic}-value" for topic in topics]  # also from before other tables shared the topic
-        if shared := self._shared.intersection(topics):
-            names += [each for each in self.subjects(deleted=True) if each.partition("-relay.")[0] in shared]
-        for subject in names:
+        topics = list(topics)
+        # Also from before other tables shared a topic, and from while they did.
+        for subject in [*(f"{topic}-value" for topic in topics), *self._of_tables(self._common.intersection(topics))]:
             with self._asking(f"look up {subject}"):
                 for version in self._versions(subject, deleted=True):  # I1: values with this schema may still be there
                     if is_of_changes(version.schema):
@@ -294,11 +301,37 @@ class RegistrySchemas:
         ]
 
     def _lacks(self, topic: str, table: str | None) -> bool:
-        """Whether there is no schema of a table, not even from before other tables shared its topic, or since."""
-        if self._numbers(subject := self.name_of(topic, table), deleted=True):
+        """Whether there is no schema of a table, not even from before other tables shared its topic."""
+        if topic not in self._common:
+            return not self._numbers(f"{topic}-value", deleted=True)
+        if self._has(f"{topic}-{table}", topic):
             return False
-        other = {f"{topic}-value", f"{topic}-{table}"} - {subject}
-        return all(table_of(each.schema) != table for name in other for each in self._versions(name, deleted=True))
+        return all(table_of(each.schema) != table for each in self._versions(f"{topic}-value", deleted=True))
+
+    def _has(self, subject: str, topic: str) -> bool:
+        """Whether there is a subject of one table of ``topic``. A topic of one table needs no right to ask for it."""
+        try:
+            return bool(self._numbers(subject, deleted=True))
+        except SchemaRegistryError as fault:
+            if fault.http_status_code != 403 or topic in self._shared:
+                raise
+            return False
+
+    def _of_tables(self, topics: Collection[str]) -> list[str]:
+        """Return the subjects of tables that share, or have shared, one of the ``topics``."""
+        if not topics:
+            return []
+        try:
+            found = self.subjects(deleted=True)
+        except NoAnswer:
+            raise
+        except Unavailable as error:
+            if not self._shared.isdisjoint(topics):
+                raise
+            log.info("schemas from while a topic had several tables are not looked up: %s", error)
+            return []
+        matches = ((each, _OF_TABLE.fullmatch(each)) for each in found)
+        return [each for each, match in matches if match is not None and match[1] in topics]
 
     def _numbers(self, subject: str, *, deleted: bool = False) -> list[int]:
         return sorted(self._none_if_missing(partial(self._client.get_versions, deleted=deleted), subject) or [])

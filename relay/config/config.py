@@ -124,6 +124,11 @@ class Config(ConfigModel):
         the tables of sources are found."""
         return self._shared
 
+    @property
+    def common_topics(self) -> frozenset[str]:
+        """The shared topics, and those that may have been shared: their names say nothing of their tables."""
+        return self._shared | {self.topic(table) for table in self.tables if is_common(self.topics, table)}
+
     def _find_shared(self) -> frozenset[str]:
         found = Counter(map(self.topic, self.tables))
         for key, template in () if self.names_tables else topic_routes.by_table(self.topics).items():

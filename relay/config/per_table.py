@@ -120,6 +120,11 @@ class PerTableConfig(ConfigModel):
     def key_mode(self) -> Literal["hash", "item"]:
         return "item" if self.key == "item" else "hash"
 
+    @property
+    def start_problem(self) -> str:
+        """Why a first run could not begin at `start`, or "". Later runs never look at its positions."""
+        return ""
+
     def start_time(self, now: float) -> float | None:
         """Return the seconds since the epoch to start at, or None if `start` is not a time."""
         if not isinstance(self.start, str) or self.start in ("current", "copy"):

@@ -78,18 +78,6 @@ class _SQLConfig(PerTableConfig):
         return value
 
     @model_validator(mode="after")
-    def _check_start(self) -> Self:
-        if not isinstance(self.start, StartAtGtids):
-            return self
-        try:  # not with the shards of today: the source may have been resharded since
-            wanted = shards_covering(KeyRange.parse(self.keyrange), self.start.positions)
-        except ValueError as error:
-            raise invalid((("start", self.start.word), str(error))) from None
-        if others := sorted(self.start.positions.keys() - set(wanted)):
-            raise invalid((("start", self.start.word), f"key range {self.keyrange} has no part of {', '.join(others)}"))
-        return self
-
-    @model_validator(mode="after")
     def _check_key(self) -> Self:
         of_tables = self.key if isinstance(self.key, dict) else {}
         refuse(_twice(self.key, "key") if isinstance(self.key, list) else ())
@@ -107,6 +95,17 @@ class _SQLConfig(PerTableConfig):
                 problems.append((("protect", table, column), IN_KEY))
         refuse(problems)
         return self
+
+    @property
+    def start_problem(self) -> str:
+        if not isinstance(self.start, StartAtGtids):
+            return ""
+        try:
+            wanted = shards_covering(KeyRange.parse(self.keyrange), self.start.positions)
+        except ValueError as error:
+            return f"`start`: {error}"
+        others = sorted(self.start.positions.keys() - set(wanted))
+        return f"`start`: key range {self.keyrange} has no part of {', '.join(others)}" if others else ""
 
     def split(self) -> list[Self]:
         return [self]

@@ -123,11 +123,6 @@ def open_topic_writers(
                 f"table {table.table} would have {number} partitions by `topic_settings`, but another table on its "
                 f"topic {topic} has {partitions[topic]}: set the same number for both"
             )
-        if topic in config.shared_topics and (now := requested().get(topic, number)) != number:  # I9
-            raise ConfigError(
-                f"the topic {topic} of table {table.table} got {now} partitions by `relay repartition`, when it had one "
-                f"table: set `partitions: {now}` in `topic_settings` for all tables that share it now"
-            )
         if topic not in limits:
             created = topics.create_missing(admin, config, [table.table], requested)
             limits.update(largest_records(created, settings.producer))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
@@ -107,7 +107,7 @@ def _offline(config: Config) -> Iterator[tuple[str, Check]]:
     for source in config.sources:
         yield f"source {source.name}", partial(_check_opening, source)
     if registry := config.schema_registry:
-        yield "schema registry", partial(_check_packages, partial(open_registry, registry))
+        yield "schema registry", partial(_check_packages, partial(open_registry, config, registry))
     if cache := config.cache:
         yield f"cache {redacted(cache.url)}", partial(_check_packages, partial(open_store, cache.url))
 
@@ -157,6 +157,8 @@ def _contradicted(config: Config, admin: AdminClient) -> tuple[dict[str, str], d
         view = committed_records(config, admin)
         for source in config.sources:
             name, read = source.name, view.newest(source.name)
+            if (read is None or read.plan is None) and (problem := source.start_problem):
+                contradicted[f"source {name}"] = problem
             if read is not None and read.plan is not None:
                 of = [table for table, entry in config.tables.items() if entry.name == name]
                 moved = moved_tables(known_in(read.plan, read, config.claims), of, config.claims)
@@ -184,7 +186,7 @@ def _topic_finding(found: topics.FoundTopic, elsewhere: str) -> Finding:
 def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Finding]:
     """Look up the subjects of the topics in the schema registry. Raises ``Unavailable``."""
     findings = [Finding(f"schema registry {redacted(registry.url)}", "reachable")]
-    with closing(open_registry(registry, config.shared_topics)) as schemas:
+    with closing(open_registry(config, registry)) as schemas:
         from relay.avro.schema_registry import COMPATIBILITY
 
         subjects = set(schemas.subjects())
@@ -201,17 +203,24 @@ def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Find
     return findings
 
 
-def open_registry(registry: SchemaRegistryConfig, shared: Collection[str] = ()) -> RegistrySchemas:
+def open_registry(config: Config, registry: SchemaRegistryConfig) -> RegistrySchemas:
     with needs("registry", "`schema_registry`"):
         from relay.avro.schema_registry import RegistrySchemas
-    access, policy = registry.access(), registry.on_incompatible
-    return RegistrySchemas(registry.url, policy, shared=shared, access=access, timeout=_SOCKET_TIMEOUT, retries=0)
+    return RegistrySchemas(
+        registry.url,
+        registry.on_incompatible,
+        shared=config.shared_topics,
+        common=config.common_topics,
+        access=registry.access(),
+        timeout=_SOCKET_TIMEOUT,
+        retries=0,
+    )
 
 
 def _check_schema(config: Config, registry: SchemaRegistryConfig, table: TableSchema) -> list[Finding]:
     """Report whether the registry would refuse the table's current schema. Raises ``Unavailable``."""
     topic = config.topic(table.table)
-    with closing(open_registry(registry, config.shared_topics)) as schemas:
+    with closing(open_registry(config, registry)) as schemas:
         problem = schemas.refusal(topic, value_schema(config, table))
     if not problem:
         return []

@@ -193,11 +193,15 @@ class LostState:
         unknown = self._lacking(schemas, unknown)  # another worker may have registered them since
         settings = KafkaSettings.from_config(self._config)
         planned = _planned(read_checkpoints(settings.client, settings.checkpoints))
-        shared = {self._config.topic(table) for _, table in planned}
+        used_by = {self._config.topic(table) for _, table in planned}
+        lacking = {(each.source, each.table) for each in unknown}
+        # Their records prove nothing about another table of the topic, which may have moved there.
+        known = {self._config.topic(table) for source, table in planned if (source, table) not in lacking}
+        known &= self._config.shared_topics  # I12
         found: dict[str, Loss] = {}
         for each in unknown:
             topic = self._config.topic(each.table)
-            if topic in used and ((each.source, each.table) in planned or topic not in shared):
+            if topic in used.keys() - known and ((each.source, each.table) in planned or topic not in used_by):
                 before = found.get(each.source, Loss((), {})).offsets
                 found[each.source] = Loss((), {**before, topic: used[topic]})
         return found

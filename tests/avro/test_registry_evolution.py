@@ -75,9 +75,11 @@ def test_another_envelope_on_a_topic_is_refused(bold: RegistrySchemas, unique: s
 
 def test_each_table_of_a_shared_topic_has_its_own_subject(schema_registry: Any, unique: str) -> None:
     """I1, I8: tables with incompatible columns, of which one had the topic before the others came, or after."""
+    unique, only = f"{unique}-relay.all", f"{unique}-relay.only"
     mine, other = schema("orders", a="int"), schema("lines", a="string")
     with (
-        closing(RegistrySchemas(schema_registry.url)) as alone,
+        closing(RegistrySchemas(schema_registry.url, common=[only])) as alone,
+        closing(RegistrySchemas(schema_registry.url, common=[unique])) as again,
         closing(RegistrySchemas(schema_registry.url, shared=[unique])) as shared,
         closing(RegistrySchemas(schema_registry.url, shared=[unique])) as reader,
     ):
@@ -90,7 +92,11 @@ def test_each_table_of_a_shared_topic_has_its_own_subject(schema_registry: Any, 
         assert "is not compatible" in shared.refusal(unique, schema("orders", a="string", b="int"))
         reader.learn([unique])
         assert reader.all().keys() == {header, *headers}
-        only = f"{unique}.only"
+        # Once the other table is gone, its values are still there, and this one keeps its subject.
+        headers.append(again.register(unique, schema("lines", a="string", b="int")))
+        again.learn([unique])
+        assert again.all().keys() == {header, *headers}
+        assert again.subject(unique, "relay.shop.lines") == (2, "BACKWARD")
         with closing(RegistrySchemas(schema_registry.url, shared=[only])) as earlier:
             earlier.register(only, other)
         assert alone.lacks([(only, other), (only, mine)]) == [False, True]

@@ -337,30 +337,23 @@ class TestMySQLSources:
         assert refused(file, f"{MYSQL}        shards: {shards}\n") == said
 
     @pytest.mark.parametrize(
-        ("positions", "said"),
+        ("positions", "keyrange", "said"),
         [
-            ("-80: MariaDB/0-1-5", "key range -: no shard holds 80-; use -80 (shards: -80)"),
-            ("-80: MariaDB/0-1-5, 80-: MariaDB/0-2-5", ""),
-            ("all: MariaDB/0-1-5", ""),
-            ("-: MariaDB/0-1-5, 80-: MariaDB/0-2-5", "shards - and 80- overlap, so a row of key range - may be in "
+            ("-80: MariaDB/0-1-5", "-", "key range -: no shard holds 80-; use -80 (shards: -80)"),
+            ("-80: MariaDB/0-1-5, 80-: MariaDB/0-2-5", "-", ""),
+            ("-80: MariaDB/0-1-5, 80-: MariaDB/0-2-5", "-80", "key range -80 has no part of 80-"),
+            ("all: MariaDB/0-1-5", "-", ""),
+            ("-: MariaDB/0-1-5, 80-: MariaDB/0-2-5", "-", "shards - and 80- overlap, so a row of key range - may be in "
              "either: list only one of them (shards: -, 80-)"),
         ],
     )  # fmt: skip
-    def test_a_start_has_a_position_for_every_part_of_the_key_range(
-        self, file: Path, positions: str, said: str
+    def test_a_first_run_needs_a_position_for_every_part_of_the_key_range_and_a_later_one_none(
+        self, file: Path, positions: str, keyrange: str, said: str
     ) -> None:
         """I4. The shards of the start may be older than those in `shards`."""
-        text = f"{MYSQL}        shards: {{'-': ['db:1']}}\n        start: {{gtid: {{{positions}}}}}\n"
-        if said:
-            assert refused(file, text) == [f"8:19: `sources[0].start.gtid`: {said}"]
-        else:
-            assert read(file, text).sources[0].name == "legacy"
-
-    def test_a_start_names_no_shard_outside_the_key_range(self, file: Path) -> None:
-        start = "{gtid: {-80: MariaDB/0-1-5, 80-: MariaDB/0-2-5}}"
-        shards = "{-80: ['db:1'], 80-: ['db:2']}\n        keyrange: '-80'"
-        (said,) = refused(file, f"{MYSQL}        shards: {shards}\n        start: {start}\n")
-        assert said.endswith("`sources[0].start.gtid`: key range -80 has no part of 80-")
+        shards = f"{{'-': ['db:1']}}\n        keyrange: '{keyrange}'"
+        (source,) = read(file, f"{MYSQL}        shards: {shards}\n        start: {{gtid: {{{positions}}}}}\n").sources
+        assert source.start_problem == (said and f"`start`: {said}")
 
     def test_a_single_shard_may_have_any_name_but_several_must_be_key_ranges(self, file: Path) -> None:
         assert read(file, f"{MYSQL}        shards: {{all: ['db:1']}}\n").sources[0].name == "legacy"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from relay.avro.schema import unescape
 from relay.config import Config
 from relay.config.config import is_topic
-from relay.config.topic_names import resolve_topics, topics_of_changes
+from relay.config.topic_names import only_tables, resolve_topics, topics_of_changes
 from relay.errors import ConfigError
 from tests.config.configs import change, read, refused
 
@@ -68,6 +68,20 @@ def test_tables_that_a_database_would_have_to_list_have_to_be_named() -> None:
     with pytest.raises(ConfigError, match="name the tables to read"):
         topics_of_changes(relayed, [])
     assert topics_of_changes(relayed, ["items", "orders", "shop.orders"]) == ["shop.items", "shop.orders"]
+
+
+def test_the_name_of_a_topic_means_the_topic_whatever_tables_share_another() -> None:
+    """I1: a program's group contains the names of tables that share their topic."""
+    relayed = config("orders", "lines", "items").model_copy(update={"topics": {"orders": "sales", "default": "others"}})
+    relayed = Config.model_validate(relayed.model_dump(by_alias=True, exclude_none=True))
+    assert only_tables(relayed, ["sales", "orders"]) == {}
+    assert only_tables(relayed, ["sales", "items"]) == {"others": {"items"}}
+    assert only_tables(relayed, ["others", "items"]) == {}
+    unknown = Config.model_validate(
+        {"name": "shop", "kafka": {"bootstrap_servers": "h:1"}, "topics": {"audit_*": "audit"}, "sources": [SQL]}
+    )
+    assert topics_of_changes(unknown, ["audit", "audit_a", "orders"]) == ["audit", "shop.orders"]
+    assert only_tables(unknown, ["audit"]) == {}
 
 
 @pytest.mark.parametrize("relayed", [config("orders", "lines"), config("orders", **SQL)])

@@ -231,6 +231,24 @@ class TestOnABroker:
         # It is refused before any topic is created.
         assert f"{relayed.name}.checkpoints" not in admin.list_topics(timeout=60).topics
 
+    def test_a_topic_that_was_repartitioned_before_it_was_shared_needs_its_number_in_the_config(
+        self, kafka: Any, unique: str, admin: AdminClient
+    ) -> None:
+        """I9: only the source that had the topic for itself knows what was requested."""
+        self.create(admin, f"{unique}.all", 4)
+        for tables in (["orders"], ["orders", "lines"]):
+            relayed = Config.model_validate(
+                {
+                    "name": unique,
+                    "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 3},
+                    "topics": "{name}.all",
+                    "sources": [{"name": table, "type": "dynamodb", "table": table} for table in tables],
+                }
+            )
+            found = topics.survey(admin, relayed, tables, lambda: {f"{unique}.all": 4})
+            (problem,) = (each.problem for each in found if each.topic.name == f"{unique}.all")
+            assert ("has 4 partitions but needs 3" in problem) == (len(tables) > 1)
+
     def test_another_number_of_checkpoint_partitions_is_refused(self, relayed: Config, admin: AdminClient) -> None:
         """I4."""
         self.create(admin, f"{relayed.name}.checkpoints", 1, cleanup_policy="compact")

@@ -260,9 +260,13 @@ def test_a_configured_start_needs_a_position_for_every_shard() -> None:
         "-80": {"gtid": "MariaDB/0-1-5"},
         "80-": {"gtid": "MariaDB/0-2-7"},
     }
-    source = MySQLSource(config("orders", shards, start={"gtid": {"-": "MariaDB/0-1-5"}}))
-    with pytest.raises(ConfigError, match="names the shards -, but key range - has -80, 80-: name each of these"):
-        source.starting_points(source.shards())
+    for wrong, message in [
+        ({"-80": gtids["-80"]}, "names the shards -80, but key range - has -80, 80-: name each of these"),
+        ({**gtids, "-": "MariaDB/0-1-1"}, "names the shards -, -80, 80-, but key range - has -80, 80-"),
+    ]:
+        source = MySQLSource(config("orders", shards, start={"gtid": wrong}))
+        with pytest.raises(ConfigError, match=message):
+            source.starting_points(source.shards())
 
 
 def test_a_table_that_does_not_exist_is_refused_where_reading_begins() -> None:

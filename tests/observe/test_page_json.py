@@ -228,7 +228,7 @@ def test_it_has_the_tables_of_all_workers_with_their_topics_and_how_to_look_at_t
     with served(healthy()) as found:
         orders, customers = page_json(found.port)["tables"]
         assert (orders["table"], orders["topic"], orders["changes"]) == ("orders", "shop.orders", 2 * 1_234_567)
-        assert customers["look"] == "relay tail relay.yaml legacy.customers --from=-10m"
+        assert customers["look"] == "relay tail relay.yaml shop.customers --from=-10m"
 
 
 def test_it_has_the_last_events_of_all_workers_the_newest_first() -> None:

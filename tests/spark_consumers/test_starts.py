@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +32,40 @@ def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_proc
 
 def at(offset: int) -> Offsets:
     return {"orders": {"0": offset}}
+
+
+def test_a_target_has_what_the_last_of_the_sources_of_a_topic_has() -> None:
+    """I1: the tables of one source may be lost or restored alone; a source that joins has lost nothing."""
+    stored: dict[str, str] = {}
+    lost: dict[str, str] = {}
+
+    def change_note(session: Any, room: str, rule: Callable[[str], str]) -> str:
+        stored[room] = rule(stored.get(room, ""))
+        return stored[room]
+
+    def notes(*rooms: str) -> AppliedNotes:
+        return AppliedNotes(
+            {room: ["orders"] for room in rooms}, dict, change_note, lambda _, room, tables: lost if room == "b" else {}
+        )
+
+    session = cast(Any, None)
+    alone = notes("a")
+    assert alone.applied(session) == {"orders": {}}
+    alone.advance(session, at(100))
+    both = notes("a", "b")
+    assert both.applied(session) == at(100)
+    both.advance(session, at(200))
+    of_b = stored["b"]
+    both.advance(session, at(300))
+    assert notes("a", "b").applied(session) == at(300)
+    lost["lines"] = "orders"
+    assert notes("a", "b").applied(session) == at(0)
+    lost.clear()
+    stored["b"] = of_b
+    assert notes("a", "b").applied(session) == at(200)
+    del stored["b"]
+    assert notes("a", "b").applied(session) == at(0)
+    assert notes("a").applied(session) == at(300)
 
 
 def hole(begin: int, end: int) -> list[Hole]:

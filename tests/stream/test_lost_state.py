@@ -14,18 +14,21 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
+from relay.avro.evolution import table_of
 from relay.avro.registry import open_schemas
 from relay.cache.keys import gap_bump
-from relay.config import load
+from relay.config import Config, load
 from relay.engine.kinds import open_source
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, StopRequested
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
+from relay.kafka.unfenced import write_unfenced
 from relay.records import CommittedRecords, Plan, StreamId
 from relay.stream import lost_state
 from relay.stream.lost_state import LostState
 from relay.stream.watermark_records import OVERALL
+from relay.table import KeyColumn, TableSchema
 from tests.command_line import errors
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.scripted_relay import start_relay, tail_topic
@@ -304,6 +307,29 @@ def test_lost_schemas_are_refused_until_somebody_accepts_the_loss(relay: LostRel
     relay.run()
     assert relay.versions() == [1, 2, 3]
     assert relay.gap_records() == [gap]
+
+
+def test_a_table_that_moves_to_the_topic_of_another_one_has_lost_no_schema(relay: LostRelay) -> None:
+    """I12: the records there are the other's."""
+    relay.publish(start="trim_horizon")
+    raw = yaml.safe_load(relay.path.read_text())
+    (source,) = raw["sources"]
+    config = Config.model_validate(
+        {**raw, "topics": f"{relay.name}.{TABLE}", "sources": [source, {**source, "name": "lines", "table": "lines"}]}
+    )
+    tables = [
+        TableSchema(name, table, (KeyColumn("id", "S"),), 1) for name, table in (("s", TABLE), ("lines", "lines"))
+    ]
+    settings = KafkaSettings.from_config(config)
+    plan = Plan("trim_horizon", 0.0, {}, {"lines": (("id", "S"),)})
+    write_unfenced(settings, StreamId("lines", "stream").plan_key, plan.to_json(), "relay status")
+    lost = LostState(relay.admin, config)
+
+    def lacking(*names: str) -> Any:
+        return SimpleNamespace(lacks=lambda wanted: [str(table_of(each)).split(".")[1] in names for _, each in wanted])
+
+    assert lost.without_schema(lacking("lines"), tables) == {}
+    assert lost.without_schema(lacking("lines", "s"), tables).keys() == {"s", "lines"}
 
 
 def test_checkpoints_and_schemas_may_be_lost_together(relay: LostRelay) -> None:
