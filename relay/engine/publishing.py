@@ -80,8 +80,11 @@ class Publishing:
         self._metrics, self._liveness = observer.metrics, observer.liveness
         # Published in the open transaction, in order.
         self._unconfirmed: list[_Sent] = []
-        # The keys of what statements have done, by source, table and partition, as this worker wrote them last.
+        # The keys of what statements have done, by source, table and partition, as the open transaction leaves them;
+        # and as earlier ones did, until the view shows that.
         self._notes: dict[tuple[str, str, int], list[bytes]] = {}
+        self._committed_notes: dict[tuple[str, str, int], list[bytes]] = {}
+        self._shows_notes: Callable[[], bool] = bool
         self._watermarks = WatermarkRecords()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, observer.liveness)
         producers.tell = self._aborts.unanswered
@@ -179,6 +182,10 @@ class Publishing:
         for sent in self._unconfirmed:
             self._sources[sent.shard.source].confirm(sent.page)
         self._unconfirmed.clear()
+        if self._notes:
+            self._committed_notes.update(self._notes)
+            self._notes.clear()
+            self._shows_notes = self._view.watch({place for _, _, place in self._committed_notes})
         return written
 
     def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
@@ -212,6 +219,7 @@ class Publishing:
 
     def _send_again(self, left: list[_Sent]) -> None:
         self._unconfirmed = []
+        self._notes.clear()  # I12: what was aborted is not there
         try:
             while left:
                 sent = left[0]
@@ -238,6 +246,8 @@ class Publishing:
         """Drop everything uncommitted. Under the old name, this aborts an open transaction at once."""
         self._metrics.count_fencing()
         self._unconfirmed.clear()
+        self._notes.clear()
+        self._committed_notes.clear()
         self.transaction.forget()
         self.producers.start_over(under_a_new_name=under_a_new_name)
 
@@ -337,6 +347,7 @@ class Publishing:
                 if each.renamed_to or change.kind in _EMPTY:  # I10: perhaps no snapshot can read it any more
                     for key in self._noted(change.source, each.table, place):
                         self.record(key, None)
+                    self._notes[change.source, each.table, place] = []
             for table, why in change.unseen.items():
                 reason, found_at = f"table {table} {why}, which no change shows", float(after + 1)
                 begin, text = {"gtid": change.transaction}, (change.statement or change.kind)[:_STATEMENT]
@@ -350,16 +361,19 @@ class Publishing:
                 request = next(each for each in made if partition_of(each.key) == place)
                 self.record(request.key, request.to_json())
                 if noted is not None:
-                    first, *others = [*self._noted(change.source, table, place), request.key]
-                    for key in others[:-1]:
+                    # I12: the statement may come again
+                    known = [key for key in self._noted(change.source, table, place) if key != request.key]
+                    for key in known[1:]:
                         self.record(key, None)  # I11: the first says since when
-                    self._notes[change.source, table, place] = [first, *others[-1:]]
+                    self._notes[change.source, table, place] = [*known[:1], request.key]
 
     def _noted(self, source: str, table: str, place: int) -> list[bytes]:
-        """Return the keys of what statements have done to a table, also of records that the view does not show yet."""
-        seen = (each.key for each in self._view.altered_of(source) if each.tables == (table,))
-        mine = self._notes.pop((source, table, place), ())
-        return [*dict.fromkeys([*(key for key in seen if partition_of(key) == place), *mine])]
+        """Return the keys of what statements have done to a table, as the open transaction leaves them."""
+        if self._committed_notes and self._shows_notes():
+            self._committed_notes.clear()  # I12: others remove notes too
+        of, seen = (source, table, place), (each for each in self._view.altered_of(source) if each.tables == (table,))
+        found = self._notes.get(of, self._committed_notes.get(of))
+        return [each.key for each in seen if partition_of(each.key) == place] if found is None else found
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, found again because nothing has been read there since then."""

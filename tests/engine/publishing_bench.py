@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from itertools import cycle
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,10 +30,14 @@ Record = tuple[str, bytes | None]
 
 
 class Broker:
-    """What scripted producers have committed, as transactions of (topic, value); ``fails``: the next commits do so."""
+    """What scripted producers have committed, as transactions of (topic, value); ``fails``: the next commits do so.
+
+    ``unseen``: the committed records of the checkpoints, by key, that the view does not show yet.
+    """
 
     def __init__(self) -> None:
         self.transactions: list[list[Record]] = []
+        self.unseen: dict[bytes, bytes | None] = {}
         self.fenced_by: list[list[int]] = []
         self.fails: list[Exception] = []
         self.opened = 0
@@ -49,6 +53,7 @@ class ScriptedPublisher:
         self.broker = broker
         self.open = False
         self._sent: list[Record] = []
+        self._checkpoints: dict[bytes, bytes | None] = {}
 
     def begin(self) -> None:
         self.open = True
@@ -56,6 +61,8 @@ class ScriptedPublisher:
     def send(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Any = ()) -> None:
         assert self.open
         self._sent.append((topic, value))
+        if topic == SETTINGS.checkpoints:
+            self._checkpoints[key] = value
 
     def flush(self) -> None: ...
 
@@ -64,10 +71,11 @@ class ScriptedPublisher:
             raise self.broker.fails.pop(0)
         self.broker.transactions.append(self._sent)
         self.broker.fenced_by.append(list(offsets))
-        self._sent, self.open = [], False
+        self.broker.unseen.update(self._checkpoints)
+        self.abort()
 
     def abort(self) -> None:
-        self._sent, self.open = [], False
+        self._sent, self._checkpoints, self.open = [], {}, False
 
     def close(self) -> None:
         self.abort()
@@ -181,7 +189,7 @@ class Bench:
             partitions_of=lambda source: self.partitions,
             requested_of=lambda source: self.partitions,
             require_end=lambda partitions, timeout: self.waited_for.append(set(partitions)),
-            watch=lambda partitions: self.waited_for.append(set(partitions)),
+            watch=self._watch,
             check_stop=lambda: None,
             topic=SETTINGS.checkpoints,
         )
@@ -197,6 +205,16 @@ class Bench:
             cast(Any, self.producers),
             observer=cast(Any, observer),
         )
+
+    def _watch(self, partitions: Set[int]) -> Callable[[], bool]:
+        self.waited_for.append(set(partitions))
+        return lambda: not self.broker.unseen
+
+    def show(self) -> None:
+        """Let the view show all that is committed."""
+        for key, value in self.broker.unseen.items():
+            self.records.apply(key, value)
+        self.broker.unseen.clear()
 
     def shard(self, name: str = "s") -> OpenShard:
         return OpenShard(cast(Any, None), STREAM.shard_key(name), "orders")

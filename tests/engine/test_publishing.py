@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from relay.change import AlteredTable, Operation, SchemaChange, StatementText
+from relay.change import Operation, SchemaChange, StatementText
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.kafka.assignment import NotAMember
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced, TooSlow
-from relay.records import ReshardJournal, Shard, ShardCheckpoint, ShardListing, SnapshotRequest
+from relay.records import ReshardJournal, Shard, ShardCheckpoint, ShardListing
 from relay.source import LastPage, Page
 from relay.token import EventToken
 from tests.clock import Clock
@@ -305,121 +304,6 @@ def test_statements_are_committed_with_the_checkpoint_after_them_and_again_after
     assert positions(bench) == [{"sequence": 2}]
     (value,) = bench.broker.on("shop.ddl")
     assert json.loads(value or b"")["statement"] == "ALTER TABLE t"
-
-
-UNSEEN = {"t": "may have different values now", "u": "has the rows of t now"}
-
-
-def test_snapshots_are_requested_in_the_transaction_of_the_statement_that_needs_them_and_once() -> None:
-    """I3, I7: by whoever reads the shard, so that nobody who lost it requests them once more."""
-    bench = Bench()
-    token = EventToken(1000, "shop/d/-", "MariaDB/0-1-2")
-    made = SchemaChange(
-        "0123456789ab",
-        "ALTER",
-        "shop",
-        "d",
-        "ALTER TABLE t",
-        StatementText.COMPLETE,
-        (),
-        token,
-        "2",
-        5,
-        UNSEEN,
-        ("t", "u"),
-    )
-    shard = bench.shard()
-    bench.publishing.page(shard, page(1))
-    bench.publishing.page(shard, Page(Shard("s"), [], {"sequence": 2}, token, 1.0, 0.0, schema_changes=[made]))
-    bench.broker.fails.append(Aborted("a rebalance"))
-    with pytest.raises(Aborted):
-        bench.publishing.commit()
-    assert bench.broker.transactions == []
-    bench.publishing.again(Aborted("a rebalance"))
-    bench.publishing.commit()
-    assert bench.broker.fenced_by == [[partition_of(shard.key)]]
-    *requests, checkpoint = bench.broker.on("shop.checkpoints")
-    found = [SnapshotRequest.from_json(value or b"") for value in requests]
-    assert [(each.source, each.tables, each.after) for each in found] == [
-        ("shop", ("t",), 1000),
-        ("shop", ("u",), 1000),
-    ]
-    assert len({each.key for each in found}) == 2
-    assert {partition_of(each.key) for each in found} == {partition_of(shard.key)}
-    assert {each.gap for each in found} == {None}
-    assert json.loads(checkpoint or b"")["position"] == {"sequence": 2}
-    gaps = [json.loads(value or b"") for value in bench.broker.on("shop.gaps")]
-    assert [(each["table"], each["statement"]) for each in gaps] == [("t", "ALTER TABLE t"), ("u", "ALTER TABLE t")]
-
-
-def test_each_shard_notes_a_statement_after_which_nobody_reads_the_table_again_and_the_gap_is_one() -> None:
-    """I3, I9, I11: with its position, and in two records of each partition at most."""
-    bench = Bench()
-
-    def noted(number: int, shard: str, statement: str) -> list[bytes | None]:
-        """Return the records of the checkpoints that come with a statement, except the checkpoint of its shard."""
-        token = EventToken(1000 + number, f"shop/d/{shard}", f"MariaDB/0-1-{number}")
-        made = SchemaChange(
-            f"{number:032}",
-            "ALTER",
-            "shop",
-            "d",
-            statement,
-            StatementText.COMPLETE,
-            (),
-            token,
-            f"0-1-{number}",
-            number * 1_000_000,
-            {"t": "may have different values now"},
-        )
-        bench.publishing.page(
-            bench.shard(shard), Page(Shard(shard), [], {"sequence": number}, token, 1.0, 0.0, schema_changes=[made])
-        )
-        bench.publishing.commit()
-        records = [value for topic, value in bench.broker.transactions[-1] if topic == "shop.checkpoints"]
-        request = SnapshotRequest.from_json(records[0] or b"")
-        assert partition_of(request.key) == partition_of(bench.shard(shard).key)
-        assert (request.stopped, request.after, request.tables) == (True, 1000 + number, ("t",))
-        bench.records.apply(request.key, records[0])
-        return records[1:-1]
-
-    assert [noted(n, shard, "ALTER TABLE t MODIFY v INT") for n, shard in ((1, "-80"), (2, "80-"))] == [[], []]
-    first, second = [json.loads(value or b"") for value in bench.broker.on("shop.gaps")]
-    assert first["id"] == second["id"]
-    assert (first["from"], first["found_at"], second["found_at"]) == ({"gtid": "0-1-1"}, 1002.0, 1003.0)
-    assert [noted(n, "80-", f"ALTER TABLE t MODIFY v DECIMAL(9,{n})") for n in (3, 4)] == [[], [None]]
-    assert len({json.loads(value or b"")["id"] for value in bench.broker.on("shop.gaps")}) == 3
-    assert bench.records.requests_of("shop") == []
-
-
-def test_what_a_statement_did_to_a_table_is_forgotten_when_the_table_is_dropped_or_renamed() -> None:
-    """I10: nobody could read it again, and the page would show it for ever."""
-    bench = Bench()
-    shard = bench.shard()
-
-    def publish(number: int, kind: str, *tables: AlteredTable, unseen: Sequence[str] = ()) -> None:
-        token = EventToken(1000 + number, "shop/d/-", f"MariaDB/0-1-{number}")
-        said = ("shop", "d", kind, StatementText.COMPLETE, tables, token, f"0-1-{number}", number)
-        made = SchemaChange(f"{number:032}", kind, *said, dict.fromkeys(unseen, "has other rows now"))
-        bench.publishing.page(shard, Page(Shard("s"), [], {"sequence": number}, token, 1.0, 0.0, schema_changes=[made]))
-
-    def left() -> list[tuple[str, ...]]:
-        bench.publishing.commit()
-        values = [value for topic, value in bench.broker.transactions[-1] if topic == "shop.checkpoints"]
-        return [SnapshotRequest.from_json(value).tables for value in values[:-1] if value]
-
-    def of(table: str, to: str | None = None) -> AlteredTable:
-        return AlteredTable(table, None, None, None, None, to)
-
-    publish(1, "ALTER", of("ghost"), unseen=["ghost"])
-    publish(2, "RENAME", of("t", "old"), of("ghost", "t"), unseen=["old", "t"])
-    publish(3, "DROP", of("old"))
-    assert left() == [("t",)]
-    publish(4, "TRUNCATE", of("t"))  # the view does not show the last commit yet
-    publish(5, "ALTER", of("u"), unseen=["u"])
-    assert left() == [("u",)]
-    publish(6, "ALTER", of("t"), unseen=["t"])
-    assert left() == [("t",)]
 
 
 def test_a_listing_that_is_too_large_for_a_record_is_not_written() -> None:
