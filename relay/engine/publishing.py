@@ -344,7 +344,8 @@ class Publishing:
             at, after = change.committed_at / 1_000_000, change.token.timestamp
             names = (f"{after}-{change.event_id[:8]}{number:x}" for number in count())
             for each in change.tables:
-                if each.renamed_to or change.kind in _EMPTY:  # I10: perhaps no snapshot can read it any more
+                is_gone = each.renamed_to or change.kind in _EMPTY  # I10: perhaps no snapshot can read it any more
+                if is_gone and each.table not in change.unseen:  # I12: or another has its name and rows now
                     for key in self._noted(change.source, each.table, place):
                         self.record(key, None)
                     self._notes[change.source, each.table, place] = []

@@ -151,3 +151,13 @@ def test_what_a_statement_did_to_a_table_is_forgotten_when_the_table_is_dropped_
     bench.publishing.page(shard, statement(6, "ALTER", of("t"), unseen=["t"]))
     bench.publishing.commit()
     assert noted(bench) == [("u", 5), ("t", 6)]
+
+
+def test_the_swap_of_an_online_schema_change_keeps_what_an_earlier_statement_did() -> None:
+    """I12: since then copies differ."""
+    bench = Bench()
+    bench.publishing.page(bench.shard(), statement(1, "ALTER", of("t"), unseen=["t"]))
+    swap = (of("t", "_t_del"), of("_t_gho", "t"))
+    bench.publishing.page(bench.shard(), statement(2, "RENAME", *swap, unseen=["t"]))
+    bench.publishing.commit()
+    assert noted(bench) == [("t", 1), ("t", 2)]
