@@ -216,10 +216,11 @@ class SchemaChange:
     token: EventToken
     transaction: str  # its GTID
     committed_at: int  # microseconds since the epoch
-    # The tables whose rows it may have changed without a change, with reasons; and those of them that a snapshot reads
-    # again. Not in its record.
+    # The tables whose rows it may have changed without a change, with reasons; those of them that a snapshot reads
+    # again; and its text without values, for their gaps. Not in its record.
     unseen: Mapping[str, str] = field(default_factory=dict)
     reread: tuple[str, ...] = ()
+    shown: str = ""
 
 
 def event_id(shard: str, position: str, table: str, key_bytes: bytes, n: int) -> str:

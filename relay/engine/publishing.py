@@ -351,7 +351,7 @@ class Publishing:
                     self._notes[change.source, each.table, place] = []
             for table, why in change.unseen.items():
                 reason, found_at = f"table {table} {why}, which no change shows", float(after + 1)
-                begin, text = {"gtid": change.transaction}, (change.statement or change.kind)[:_STATEMENT]
+                begin, text = {"gtid": change.transaction}, (change.shown or change.kind)[:_STATEMENT]
                 gap = Gap(change.source, owner.stream.label, None, reason, begin, None, found_at, table, text)
                 self.transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)  # I9
                 noted = None if table in change.reread else gap

@@ -136,7 +136,7 @@ class TransactionChanges:
             if table not in applied.reread:  # I7
                 log.warning(_UNSEEN, self.source, table, why, applied.kind, self.shard, gtid, self.source, table)
         what = (applied.kind, self.source, database, applied.sql, applied.text, applied.tables)
-        made = SchemaChange(name, *what, token, gtid, committed_at, applied.unseen, applied.reread)
+        made = SchemaChange(name, *what, token, gtid, committed_at, applied.unseen, applied.reread, applied.shown)
         self._schema_changes.append(made)
         self.tally.token = token
         self.tally.size += applied.size

@@ -38,6 +38,7 @@ class AppliedStatement:
     """A statement as it is published. ``kind``: such as ``ALTER``. ``tables``: the relayed ones that it changes.
 
     ``unseen``: tables whose rows may have changed unseen, with reasons. ``reread``: those that a snapshot reads again.
+    ``shown``: its text without values, if it has changed any unseen.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class AppliedStatement:
     tables: tuple[AlteredTable, ...]
     unseen: Mapping[str, str] = field(default_factory=dict)
     reread: tuple[str, ...] = ()
+    shown: str = ""
 
     @property
     def size(self) -> int:
@@ -166,11 +168,11 @@ class FollowedTables:
         if not tables:
             return None
         kind = "INDEX" if said.indexed is not None else "ALTER" if said.kind is Kind.CHANGE else said.kind.value.upper()
-        text = StatementText.COMPLETE
+        text, shown = StatementText.COMPLETE, without_values(sql, sql_mode) if self.hides_values or self._unseen else ""
         if self.hides_values:
-            sql, text = without_values(sql, sql_mode), StatementText.WITHOUT_VALUES
+            sql, text = shown, StatementText.WITHOUT_VALUES
         reread = tuple(name for name in self._unseen if name in self._reread)
-        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, reread)
+        return AppliedStatement(kind, sql, text, tuple(tables), self._unseen, reread, shown)
 
     def _apply(self, said: Classified, sql: str, sql_mode: int, existing: Iterable[str]) -> list[AlteredTable]:
         """Return the relayed tables that a statement changes, in its order."""

@@ -29,9 +29,18 @@ def statement(
 ) -> Page:
     """Return a page of ``shard`` with one statement, the transaction ``number``."""
     token = EventToken(1000 + number, f"shop/d/{shard}", f"MariaDB/0-1-{number}")
-    said = ("shop", "d", sql, StatementText.COMPLETE, tables, token, f"0-1-{number}", number * 1_000_000)
+    said = (
+        "shop",
+        "d",
+        f"{sql} /* top-secret */",
+        StatementText.COMPLETE,
+        tables,
+        token,
+        f"0-1-{number}",
+        number * 1_000_000,
+    )
     noted = {table: UNSEEN.get(table, "has other rows now") for table in unseen}
-    made = SchemaChange(f"{number:032}", kind, *said, noted, tuple(reread))
+    made = SchemaChange(f"{number:032}", kind, *said, noted, tuple(reread), sql)
     return Page(Shard(shard), [], {"sequence": number}, token, 1.0, 0.0, schema_changes=[made])
 
 

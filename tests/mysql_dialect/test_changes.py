@@ -76,8 +76,8 @@ def test_a_table_that_is_not_read_again_is_warned_of_beside_one_that_is(caplog: 
     changes = TransactionChanges("s", SHARD)
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)
     unseen = dict.fromkeys(("one", "other"), "has other rows now")
-    changes.statement("k", AppliedStatement("RENAME", "", StatementText.COMPLETE, (), unseen, ("one",)))
-    assert [made.reread for made in changes.take_schema_changes()] == [("one",)]
+    changes.statement("k", AppliedStatement("RENAME", "", StatementText.COMPLETE, (), unseen, ("one",), "RENAME"))
+    assert [(made.reread, made.shown) for made in changes.take_schema_changes()] == [(("one",), "RENAME")]
     assert "`relay snapshot CONFIG s other`" in caplog.text
     assert "CONFIG s one`" not in caplog.text
 

@@ -96,6 +96,18 @@ def test_a_column_that_a_generated_one_may_be_made_of_is_not_known_to_keep_the_v
         assert unseen(followed, f"ALTER TABLE items MODIFY {name} CHAR(9) CHARACTER SET latin1") == MAY_DIFFER
 
 
+def test_a_statement_that_changed_rows_unseen_is_shown_without_its_values() -> None:
+    """The page and the gaps show it to everybody."""
+    followed = Followed()
+    sql = "ALTER TABLE items ADD s CHAR(9) DEFAULT 'top-secret', ADD n INT DEFAULT 5"
+    applied = followed.apply(sql)
+    assert applied is not None
+    assert (applied.sql, applied.shown) == (
+        sql,
+        "ALTER TABLE items ADD s CHAR(9) DEFAULT ***, ADD n INT DEFAULT ***",
+    )
+
+
 def reread(followed: Followed, sql: str) -> tuple[set[str], set[str]]:
     """Return the tables that a statement changes unseen and a snapshot reads again, and those that it does not."""
     applied = followed.apply(sql)
