@@ -5,6 +5,7 @@ Layouts come from the binlog. Those in ``information_schema`` serve plans, check
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 
 from relay.config import MySQLConfig
 from relay.gtid import GtidSet
@@ -214,7 +215,7 @@ class LoggedStatements:
         if not event.is_published:
             return
         if applied is not None:
-            self.published.append(applied)
+            self.published.append(applied.noting_only(partial(self.layouts.is_relayed, self.layouts.database)))
         if said.temporary:
             return
         for name in gone:

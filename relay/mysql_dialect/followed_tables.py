@@ -8,6 +8,7 @@ it, once everything executed before the answer has been read, and no statement w
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Self
 
 from relay.change import AlteredTable, KnownBy, StatementText, TableColumns
 from relay.config.protection import ColumnRules
@@ -48,6 +49,11 @@ class AppliedStatement:
     unseen: Mapping[str, str] = field(default_factory=dict)
     reread: tuple[str, ...] = ()
     shown: str = ""
+
+    def noting_only(self, is_relayed: Callable[[str], bool]) -> Self:
+        """Return it without a word of other tables whose rows it may have changed: no snapshot could read these."""
+        unseen = {table: why for table, why in self.unseen.items() if is_relayed(table)}  # I12
+        return replace(self, unseen=unseen, reread=tuple(table for table in self.reread if table in unseen))
 
     @property
     def size(self) -> int:

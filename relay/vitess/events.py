@@ -249,9 +249,7 @@ class ShardEvents:
         transaction.emptied += emptied
         statement.note_remade(transaction.remade)
         if (applied := tables.followed.apply(statement.parsed, statement.sql, 0)) is not None:
-            seen = {table: why for table, why in applied.unseen.items() if self.settings.shows(table)}
-            again = tuple(table for table in applied.reread if table in seen)
-            transaction.statements.append(replace(applied, unseen=seen, reread=again))
+            transaction.statements.append(applied.noting_only(tables.is_relayed))
 
     def _fields(self, event: pb.VEvent) -> None:
         if event.field_event.is_internal_table:

@@ -59,6 +59,11 @@ class Tables:
         """Return the last layout of a table, even if it was dropped after it was relayed: then only the key is sure."""
         return self.known.get(name) or self._relayed.get(name)
 
+    def is_relayed(self, table: str) -> bool:
+        """Whether it is shown, and was not left out from the beginning."""
+        is_left_out = table in self.skipped.reasons and self.last(table) is None
+        return self.moves.settings.shows(table) and (not is_left_out or self.skipped.was_relayed(table))
+
     def has_other_key(self, table: Table) -> bool:
         """Whether changes of a table were relayed with another key: the plan refuses a page with its rows."""
         before, now = self._relayed.setdefault(table.name, table).schema, table.schema

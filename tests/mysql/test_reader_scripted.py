@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from relay.errors import Unavailable
-from relay.gtid import GtidSet
+from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.events import BinlogEvent, Heartbeat, Statement
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Denied, Interrupted, NoTable
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
-from relay.mysql.relayed_tables import Layouts
+from relay.mysql.relayed_tables import Layouts, LoggedStatements
 from relay.mysql.servers import ReadableServer, ShardServers
 from relay.mysql_dialect.statements import classify
 from relay.records import Shard
@@ -46,6 +46,25 @@ def test_a_table_that_an_alteration_makes_unknown_is_not_to_be_read_again() -> N
         applied = followed.apply(classify(sql, "shop"), sql, 0)
         assert applied is not None
         assert ({*applied.reread}, {*applied.unseen}) == (reread, {"t"})
+
+
+def test_of_a_table_that_is_left_out_nothing_is_noted_unless_it_was_relayed_before() -> None:
+    """I12: no snapshot could read it."""
+    layouts = Layouts(config("shop", {"-": ["one:3306"]}, on_alter="resnapshot"))
+    statements = LoggedStatements(layouts)
+
+    def noted() -> list[str]:
+        statements.begin()
+        sql = "ALTER TABLE odd ADD c INT DEFAULT 5"
+        statements.read(Statement(sql, "shop", 1, 0), classify(sql, "shop"), parse("MariaDB/0-1-1"), "0-1-2")
+        (applied,) = statements.published
+        return [*applied.unseen, *applied.reread]
+
+    layouts.skipped.skip("odd", "has no primary key", lacks_key=True)
+    layouts._keyed = frozenset({"odd"})  # by now
+    assert noted() == []
+    layouts.remember({"odd": [["id", "long"]]}, {})
+    assert noted() == ["odd", "odd"]
 
 
 def warnings_of_failed_reads(error: Unavailable, caplog: pytest.LogCaptureFixture) -> list[str]:

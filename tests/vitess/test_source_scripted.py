@@ -145,6 +145,23 @@ def test_a_table_that_a_tool_leaves_behind_is_not_read_again() -> None:
     assert made.reread == ("customer",)
 
 
+def test_of_a_table_that_is_left_out_nothing_is_noted_unless_it_was_relayed_before() -> None:
+    """I12: no snapshot could read it."""
+    log = Log()
+    log.add(*new(1))
+    log.add(statement="ALTER TABLE odd ADD c INT DEFAULT 5")
+    both: list[tuple[dict[str, Any], list[str]]] = [({}, []), ({"odd": [["id", "long"]]}, ["odd"])]
+    for keys, noted in both:
+        with source_of(log, []) as source:
+            known = source.layout("customer", COLUMNS, ["id"])
+            assert known is not None
+            source._layouts = {"customer": known}
+            source.skipped.skip("odd", "has no primary key", lacks_key=True)
+            with closing(source.open(Opening(Shard("0"), START, keys=keys))) as reader:
+                (made,) = until(reader, lambda page: bool(page.schema_changes))[-1].schema_changes
+        assert [*made.unseen] == noted
+
+
 def test_a_table_that_a_timestamp_shards_has_no_keyspace_ids(caplog: pytest.LogCaptureFixture) -> None:
     """Vitess hashes its text in the time zone of the session, which nothing says."""
     vindex: list[dict[str, str | None]] = [{"Columns": "at", "Type": "xxhash", "Name": "xxhash"}]
