@@ -16,7 +16,7 @@ from relay.cache.continuity import AppliedChanges
 from relay.errors import ConfigError, RelayError
 from relay.kafka.created_again import created_again
 from relay.kafka.group_offsets import Offsets
-from spark_consumers.gaps import Hole, LostChanges, from_json, to_json
+from spark_consumers.gaps import Hole, LostChanges, fewest, from_json, to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,7 +177,8 @@ class AppliedNotes:
                 f"{_note_of(room)} is missing: the tables were deleted while the consumer was running. Restore them, "
                 "or name another folder with --checkpoint"
             )
-        listed = {(gap.id, gap.table): gap for gap in (*noted, *gaps)}.values()  # I9: tables may share a topic
+        # I9: tables may share a topic
+        listed = fewest({(gap.id, gap.table): gap for gap in (*noted, *gaps)}.values())
         self._know_open(room, listed)
         reached_json = applied.advanced(reached).to_json().decode()
         aside = {gap.table for gap in self._open[room] if not gap.taken_back}
@@ -185,7 +186,7 @@ class AppliedNotes:
         topics = set(self._rooms.get(room, ()))
         # Only rooms that have a note, too: it is missing if it is not there at the next start.
         beside = sorted(each for each in self._rooms if each != room and topics.intersection(self._last.get(each, ())))
-        note = {"applied": reached_json, "gaps": to_json([*listed]), "tables": there}
+        note = {"applied": reached_json, "gaps": to_json(listed), "tables": there}
         return json.dumps({**note, "beside": beside} if beside else note)
 
     def _read(self, room: str, text: str) -> tuple[AppliedChanges, list[LostChanges], list[str]]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Self
 
 import orjson
@@ -92,6 +93,15 @@ class LostChanges:
 
 def lost_changes(records: Iterable[NonChangeRecord]) -> list[LostChanges]:
     return [LostChanges.read(record) for record in records if record.status is DecodeStatus.GAP]
+
+
+def fewest(gaps: Iterable[LostChanges]) -> list[LostChanges]:
+    """Return gaps without those of statements between the first and the last about their table, which say no more."""
+    found, ends = [*gaps], dict[tuple[str | None, str | None], list[LostChanges]]()
+    for gap in sorted((each for each in found if each.statement), key=attrgetter("found_at")):
+        name = gap.source, gap.table
+        ends[name] = [*ends.get(name, ())[:1], gap]
+    return [gap for gap in found if not gap.statement or gap in ends[gap.source, gap.table]]  # I11
 
 
 def to_json(gaps: Sequence[LostChanges]) -> str:

@@ -23,7 +23,7 @@ from spark_consumers.fold import (
     sweep,
     truncate,
 )
-from spark_consumers.gaps import LostChanges, from_json, to_json
+from spark_consumers.gaps import LostChanges, fewest, from_json, to_json
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.records import Layout
 from spark_consumers.sinks.faults import RowFault, TableFault
@@ -90,7 +90,7 @@ class CopyTable:
         """Note that rows may be wrong, because changes were lost."""
         # I9: if several shards have a statement, a snapshot has to begin after the last of them.
         by_time = attrgetter("found_at")
-        self._change_gaps(batch, lambda noted: [*{g.id: g for g in sorted((*noted, *gaps), key=by_time)}.values()])
+        self._change_gaps(batch, lambda noted: fewest({g.id: g for g in sorted((*noted, *gaps), key=by_time)}.values()))
 
     def remove_gaps(self, batch: DataFrame, snapshot: Snapshot) -> None:
         """Forget the gaps that were repaired by a snapshot that has ended in every partition."""

@@ -102,10 +102,7 @@ def test_a_statement_that_changed_rows_unseen_is_shown_without_its_values() -> N
     sql = "ALTER TABLE items ADD s CHAR(9) DEFAULT 'top-secret', ADD n INT DEFAULT 5"
     applied = followed.apply(sql)
     assert applied is not None
-    assert (applied.sql, applied.shown) == (
-        sql,
-        "ALTER TABLE items ADD s CHAR(9) DEFAULT ***, ADD n INT DEFAULT ***",
-    )
+    assert (applied.sql, applied.shown) == (sql, "ALTER TABLE items ADD s CHAR(9) DEFAULT ***, ADD n INT DEFAULT ***")
 
 
 def reread(followed: Followed, sql: str) -> tuple[set[str], set[str]]:

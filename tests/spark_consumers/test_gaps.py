@@ -18,6 +18,7 @@ from spark_consumers.change_log import log_consumer
 from spark_consumers.dead_letters import NonChangeRecord
 from spark_consumers.gaps import Hole, LostChanges, from_json, lost_changes, to_json
 from spark_consumers.records import DecodeStatus
+from spark_consumers.sinks.copy_table import GAPS, CopyTable
 from tests.log_lines import log_lines
 from tests.spark_consumers import delta_rows
 from tests.spark_consumers.noted_gaps import noted_gaps, publish_records
@@ -54,6 +55,45 @@ def test_a_hole_of_a_topic_is_noted_for_each_of_its_tables() -> None:
     for _ in range(2):
         notes.add_gaps(session, gaps)
     assert notes.gaps(session, "shop") == gaps
+
+
+def altered(number: int, table: str = "orders") -> LostChanges:
+    gap = Gap("shop", "db", None, "altered", None, None, FOUND_AT + number, table, f"ALTER TABLE {table} ADD c{number}")
+    return lost_changes([non_change(gap.to_json())])[0]
+
+
+def test_of_the_statements_about_a_table_the_first_and_the_last_are_kept() -> None:
+    """I11: a snapshot after the last repairs all, and a table may be altered each day and never read again."""
+    stored: dict[str, str] = {}
+
+    def change_note(session: Any, room: str, rule: Callable[[str], str]) -> str:
+        stored[room] = rule(stored.get(room, ""))
+        return stored[room]
+
+    class Target:
+        source_table = ("shop", "orders")
+
+        def properties(self, batch: Any) -> dict[str, str]:
+            return {name: text for name, text in stored.items() if name == GAPS}
+
+        def replace_property(self, batch: Any, name: str, before: str | None, after: str) -> bool:
+            stored[name] = after
+            return True
+
+    lost = LostChanges("lost", "shop", "trimmed", FOUND_AT + 2, "")
+    notes, table, session = (
+        AppliedNotes({"shop": []}, dict, change_note),
+        CopyTable(cast(Any, Target()), 1),
+        cast(Any, 0),
+    )
+    for number in (1, 3, 2, 4):
+        notes.add_gaps(session, [altered(number), altered(number, "lines"), lost])
+        table.add_gaps(session, [altered(number), lost])
+    of_all = [altered(1), altered(1, "lines"), lost, altered(4), altered(4, "lines")]
+    assert notes.gaps(session, "shop") == of_all
+    assert from_json(stored[GAPS]) == [altered(1), lost, altered(4)]
+    table.remove_gaps(session, Snapshot("s", int(FOUND_AT) + 2))
+    assert from_json(stored[GAPS]) == [altered(4)]
 
 
 def test_the_consumers_of_tables_read_the_gaps_beside_the_changes() -> None:
