@@ -245,9 +245,9 @@ class Publishing:
     def start_over(self, *, under_a_new_name: bool) -> None:
         """Drop everything uncommitted. Under the old name, this aborts an open transaction at once."""
         self._metrics.count_fencing()
-        self._unconfirmed.clear()
         self._notes.clear()
         self._committed_notes.clear()
+        self._unconfirmed.clear()
         self.transaction.forget()
         self.producers.start_over(under_a_new_name=under_a_new_name)
 
