@@ -56,7 +56,7 @@ def take(
                 has_snapshots=source.snapshots is not None and source.source.name not in debezium,
                 repaired=frozenset(repaired_by(source.committed.control)),
                 left_out=source.source.left_out,
-                altered=tuple(each.gap.published() for each in group.view.altered_of(source.stream.source) if each.gap),
+                altered=tuple(group.view.altered_tables(source.stream.source)),
             )
             for source in sources
         ),

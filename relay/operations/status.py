@@ -67,7 +67,7 @@ class SourceStatus:
     missing: Sequence[str] = ()  # the ids of gaps that were skipped and that no snapshot repairs
     resume_timestamp: int | None = None  # see ``relay.stream.progress``
     has_snapshots: bool = True  # whether its tables can be read again
-    altered: Sequence[Mapping[str, Any]] = ()  # the gaps of tables that were altered and not read again, oldest first
+    altered: Sequence[Mapping[str, Any]] = ()  # see ``CommittedRecords.altered_tables``
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ def _source(
         snapshot_requests=asked,
         missing=[gap for gap in (plan.gap, *(shard.gap for shard in shards)) if gap and gap not in repaired],
         has_snapshots=not entry.is_debezium,
-        altered=[each.gap.published() for each in view.altered_of(entry.name) if each.gap],
+        altered=view.altered_tables(entry.name),
     )
 
 

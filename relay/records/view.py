@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from relay.records.codec import StoredRecord
-from relay.records.gap import Decision, PendingGap
+from relay.records.gap import Decision, Gap, PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
 from relay.records.plan import PartitionOwner, Plan, RequestedPartitions
 from relay.records.shard import ShardCheckpoint, ShardListing
@@ -139,6 +139,14 @@ class CommittedRecords:
     def altered_of(self, source: str) -> list[SnapshotRequest]:
         """Return what statements have done to tables that no snapshot has read since, the oldest first."""
         return [each for each in self._all_requests(source) if each.gap is not None]
+
+    def altered_tables(self, source: str) -> list[dict[str, Any]]:
+        """Return the gaps of the first and the last statement about each of these tables, as on their topic."""
+        ends: dict[tuple[str, ...], list[Gap]] = {}
+        for each in self._all_requests(source):
+            if each.gap is not None:
+                ends[each.tables] = [*ends.get(each.tables, ())[:1], each.gap]
+        return [gap.published() for gaps in ends.values() for gap in gaps]
 
     def _all_requests(self, source: str) -> list[SnapshotRequest]:
         found = self._requests.get(source, {}).values()

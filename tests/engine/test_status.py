@@ -59,7 +59,7 @@ def test_only_a_read_that_neither_ends_nor_fails_hangs() -> None:
 
 def taken(state: SourceState) -> tuple[Any, list[SourceState], Any]:
     view = SimpleNamespace(
-        topic="t", freshness=SimpleNamespace(read_at={}), of_source=lambda _: [], altered_of=lambda _: []
+        topic="t", freshness=SimpleNamespace(read_at={}), of_source=lambda _: [], altered_tables=lambda _: []
     )
     group = SimpleNamespace(group="g", joined=True, owned=(), gained=(), barrier_timeout=1.0, view=view)
     return group, [state], SimpleNamespace(differences=())

@@ -187,3 +187,15 @@ def test_the_end_of_a_shard_is_counted_once_also_if_its_removal_arrives_with_it(
     view.apply(key, ShardCheckpoint(ShardState.FINISHED).to_json())
     view.apply(key, None)
     assert (view.of(STREAM).endings, view.of(STREAM).gap_version) == (2, 2)
+
+
+def test_of_a_table_that_was_altered_again_and_again_the_first_and_the_last_statement_are_shown() -> None:
+    """I11: each shard has noted two, and each look at the page sends them."""
+    view = CommittedRecords()
+    for table, after in (("t", 4), ("u", 2), ("t", 1), ("t", 3)):
+        assert ALTERED.gap is not None
+        gap = replace(ALTERED.gap, table=table, found_at=float(after))
+        note = replace(ALTERED, id=f"{after}", tables=(table,), requested_at=float(after), gap=gap)
+        view.apply(note.key, note.to_json())
+    shown = [(gap["table"], gap["found_at"]) for gap in view.altered_tables("orders")]
+    assert shown == [("t", 1.0), ("t", 4.0), ("u", 2.0)]
