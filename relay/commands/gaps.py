@@ -53,5 +53,9 @@ def gaps_accept(
     if as_json:
         typer.echo(json.dumps(found.to_json(), ensure_ascii=False))
         return
+    if table := found.gap.get("table"):
+        since = f", but those of {', '.join(found.newer)} are not: copies may differ since" if found.newer else ""
+        typer.echo(f"statements about table {table} of source {found.source} up to {found.id} are forgotten{since}")
+        return
     instead = f", which replaces the decision {found.replaced}" if found.replaced else ""
     typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision}{instead}. The relay continues.")

@@ -29,6 +29,7 @@ class ListedGap:
     state: GapState
     decision: Decision | None = None  # while it is accepted
     replaced: Decision | None = None  # the decision before it
+    newer: tuple[str, ...] = ()  # the ids of later statements about its table, about which nobody has decided
 
     @property
     def id(self) -> str:
@@ -70,10 +71,14 @@ def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
         raise ConfigError(f"there is no gap {gap_id!r}; {f'pending gaps: {ids}' if ids else 'no gap is pending'}")
     if chosen.state == "published" and decision is Decision.SKIP:
         altered = committed_records(config, admin).altered_of(chosen.source)
-        if noted := [each for each in altered if each.tables == (chosen.gap.get("table"),)]:
-            for each in noted:
-                write_unfenced(KafkaSettings.from_config(config), each.key, None, "relay status")
-            return replace(chosen, state="accepted", decision=decision)
+        noted = [(each.key, each.gap) for each in altered if each.gap and each.gap.table == chosen.gap.get("table")]
+        # I12: shards have the same statement at other times, and nobody has decided about later statements
+        keys = [key for key, gap in noted if gap.id == gap_id or gap.found_at <= chosen.gap["found_at"]]
+        for key in keys:
+            write_unfenced(KafkaSettings.from_config(config), key, None, "relay status")
+        if keys:
+            newer = dict.fromkeys(gap.id for key, gap in noted if key not in keys)
+            return replace(chosen, state="accepted", decision=decision, newer=tuple(newer))
     if chosen.state == "published":
         raise ConfigError(f"gap {gap_id} has already been published, so there is nothing left to decide")
     left = {gap.id: gap for gap in _unpublished_gaps(config, committed_records(config, admin))}

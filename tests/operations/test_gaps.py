@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
+from relay.config import load
+from relay.kafka.settings import KafkaSettings
+from relay.kafka.unfenced import write_unfenced
 from relay.process.managed import free_port
+from relay.records import Gap, SnapshotRequest
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.faults.scripted_relay import start_relay
@@ -69,6 +75,34 @@ def test_a_gap_stops_the_relay_until_it_is_accepted_and_is_then_published_once(
     assert [(g["id"], g["state"], g["decision"]) for g in relay.gaps()] == [(gap, "published", None)]
     assert "has already been published" in relay.command("gaps", "accept", "CONFIG", gap, "skip", code=2).stderr
     assert f"gap {gap} published: trimmed at {full('root')}" in relay.command("status", "CONFIG").stdout
+
+
+def test_a_statement_about_a_table_is_forgotten_with_those_before_it_but_not_with_later_ones(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    """I12"""
+    relay.run()
+    config = load(relay.path)
+    (source,), producer = config.sources, Producer(config.kafka.client())
+    gaps = [
+        Gap(source.name, "s", None, "altered", {"gtid": f"0-1-{n}"}, None, float(n), "t", f"ADD c{n}")
+        for n in (1, 2, 3)
+    ]
+    late = replace(gaps[1], found_at=2.5)  # of another shard
+    for number, gap in enumerate([gaps[0], late, *gaps[1:]]):
+        note = SnapshotRequest(source.name, f"{number}", ("t",), gap.found_at, after=int(gap.found_at), gap=gap)
+        write_unfenced(KafkaSettings.from_config(config), note.key, note.to_json(), "")
+        producer.produce(config.internal("gaps"), gap.to_json(), gap.id.encode(), partition=0)
+    assert producer.flush(30) == 0
+
+    def accept(gap: Gap) -> str:
+        return relay.command("gaps", "accept", "CONFIG", gap.id, "skip").stdout
+
+    said = f"statements about table t of source {source.name} up to {gaps[1].id} are forgotten"
+    assert accept(gaps[1]) == f"{said}, but those of {gaps[2].id} are not: copies may differ since\n"
+    assert [gap["id"] for gap in relay.source()["altered"]] == [gaps[2].id]
+    assert accept(gaps[2]) == said.replace(gaps[1].id, gaps[2].id) + "\n"
+    assert relay.source()["altered"] == []
 
 
 def test_a_gap_accepted_with_resnapshot_is_followed_by_a_snapshot(relay: Operated, stream: ScriptedStream) -> None:
