@@ -115,6 +115,7 @@ class Reception:
         # The next record, if reading it has failed.
         self._pending: Message | None = None
         named, self._only = topics_of_changes(config, topics), only_tables(config, topics)
+        self._topic_of, self._named = config.topic, frozenset(named)
         self._keyrange = None if keyrange is None else key_range(config, named, keyrange, asked_as="keyrange")
         if self.group is not None and self._keyrange is not None:
             # I1: a key range has its own group, because its offsets skip the changes of other ranges.
@@ -265,11 +266,18 @@ class Reception:
         change = None
         if (value := message.value()) is not None:
             if place[0] == self._gaps:
-                (self.on_gap or _warn_of_gap)(_gap(value, place, offset))
+                gap = _gap(value, place, offset)
+                if self._concerns(gap.get("table")):
+                    (self.on_gap or _warn_of_gap)(gap)
             else:
                 change = self._decode(message, value, place, offset)
         self._advance(place, offset + 1)
         return change
+
+    def _concerns(self, table: str | None) -> bool:
+        """Whether a gap of one ``table``, or None, is one of the tables that were asked for."""
+        topic = None if table is None else self._topic_of(table)
+        return topic is None or (topic in self._named and table in self._only.get(topic, (table,)))  # I12
 
     def _failure(self, place: Partition, error: KafkaError) -> RelayError:
         where = f"{place[0]}[{place[1]}]" if place[0] else "the topics"
@@ -362,5 +370,9 @@ def _gap(value: bytes, place: Partition, offset: int) -> Mapping[str, Any]:
 
 
 def _warn_of_gap(gap: Mapping[str, Any]) -> None:
+    if "table" in gap:
+        said = "table %s of source %s may have other values than its changes say: %s"
+        _LOG.warning(said, gap["table"], gap.get("source"), gap.get("statement"))
+        return
     what = (gap.get(name) for name in ("source", "reason", "shard", "from", "to"))
     _LOG.warning("changes of source %s are missing (%s, shard %s): from %s to %s", *what)

@@ -19,6 +19,7 @@ from relay.kafka import changes as kafka_changes
 from relay.kafka import same_topics, topics
 from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
 from relay.kafka.keys import partition
+from relay.records import Gap
 from tests.kafka.proxy import ProxiedBroker
 from tests.spark_consumers.topic import Topic, change, read
 from tests.waiting import wait_until
@@ -302,6 +303,25 @@ def test_a_gap_is_passed_on(topic: Topic, caplog: pytest.LogCaptureFixture) -> N
     with relay.changes(topic.path, ["orders"], until_caught_up=True) as changes:
         assert list(changes) == []
     assert "changes of source orders are missing (trimmed, shard 0)" in caplog.text
+
+
+def test_a_statement_that_changed_rows_unseen_is_passed_on_with_the_changes_of_its_table(
+    topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I9, I12"""
+    made = [Gap("orders", "s", None, "altered", None, None, 1.0, table, "ALTER") for table in ("orders", "lines")]
+    producer = Producer(topic.config.kafka.client())
+    for each in made:
+        producer.produce(topic.config.internal("gaps"), each.to_json(), b"1", partition=0)
+    assert producer.flush(30) == 0
+    gaps: list[Any] = []
+    with relay.changes(topic.path, ["orders"], until_caught_up=True, on_gap=gaps.append) as changes:
+        assert list(changes) == []
+    assert gaps == [made[0].published()]
+    with relay.changes(topic.path, ["orders"], until_caught_up=True) as changes:
+        assert list(changes) == []
+    assert "table orders of source orders may have other values than its changes say: ALTER" in caplog.text
+    assert "are missing" not in caplog.text
 
 
 @pytest.mark.parametrize("value", [b"hello", b"\x00\x00\x00\x00\x07x", b"\xc3\x01" + bytes(8) + b"x"])
