@@ -251,7 +251,6 @@ SNAPSHOT_REQUESTS: dict[str, dict[str, Any]] = {
         "id": "1700000000-ccddeeff0",
         "tables": ["orders"],
         "requested_at": 1699999999.5,
-        "stopped": True,
         "updated_at": 1699999999.5,
         "after": 1700000000,
         "gap": GAPS["a statement that may have changed rows"],

@@ -356,7 +356,7 @@ class Publishing:
                 self.transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)  # I9
                 noted = None if table in change.reread else gap
                 made = (
-                    SnapshotRequest(change.source, name, (table,), at, noted is not None, at, after, noted)
+                    SnapshotRequest(change.source, name, (table,), at, updated_at=at, after=after, gap=noted)
                     for name in names
                 )
                 request = next(each for each in made if partition_of(each.key) == place)

@@ -93,7 +93,7 @@ class SnapshotRequest(StoredRecord):
 
     ``after``: it begins later than this. If not 0, a statement made the request, and the table may be gone by now.
     ``gap``: what the statement has done, if nobody has requested a snapshot yet. It then waits for any that reads the
-    table; an older version takes it for a request that was stopped.
+    table.
     """
 
     source: str

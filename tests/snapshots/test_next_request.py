@@ -256,7 +256,7 @@ def test_the_tables_that_statements_have_changed_are_read_together_and_later_tha
 
 def altered(table: str, after: int) -> SnapshotRequest:
     gap = Gap("shop", "label", None, "altered", None, None, float(after), table, "ALTER")
-    return replace(of_statement(table, after=after), stopped=True, gap=gap)
+    return replace(of_statement(table, after=after), gap=gap)
 
 
 def test_a_snapshot_of_an_altered_table_begins_after_the_statement_and_then_nothing_is_noted_any_more() -> None:
