@@ -84,6 +84,14 @@ SHOWN = {
     "copy": ("Stalled", ["consumer copy: table orders is set aside", "redis://***@x"]),
     "store away": ("Stalled", ["consumer cache: its store is bypassed", "redis://***@redis:6379/0", "For 20 s"]),
     "store full": ("Stalled", ["consumer cache: its store is bypassed", "redis:6379: 9.0 MB of 9.0 MB, noeviction"]),
+    "altered": (
+        "Needs attention",
+        [
+            "table orders of legacy may differ from its copies",
+            "ALTER TABLE orders MODIFY total DECIMAL(10,3)",
+            "relay snapshot relay.yaml legacy items",
+        ],
+    ),
     "absent copy": (
         "Needs attention",
         [

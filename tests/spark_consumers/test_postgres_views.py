@@ -279,5 +279,5 @@ def test_what_is_incomplete_or_gone_and_gaps_are_found_as_the_page_says(copied: 
     incomplete, gaps, gone, unfit = (execute(database_url, each) for each in statements)
     assert [row[:2] for row in incomplete] == [(2, "b")]
     assert [row[:2] for row in gone] == [(1, None)]
-    assert gaps == [("orders", "trimmed", datetime(1970, 1, 1, tzinfo=UTC))]
+    assert gaps == [("orders", "trimmed", "", datetime(1970, 1, 1, tzinfo=UTC))]
     assert unfit == []
