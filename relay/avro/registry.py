@@ -11,7 +11,7 @@ from relay.extras import needs
 
 if TYPE_CHECKING:
     from relay.avro.schema_registry import RegistrySchemas
-    from relay.config import Config
+    from relay.config import Config, SchemaRegistryConfig
 
     PublishedSchemas = TopicSchemas | RegistrySchemas
 
@@ -21,15 +21,18 @@ def open_schemas(config: Config, kept: Callable[[], Mapping[bytes, dict[str, Any
     in_topic = partial(TopicSchemas, config.client("schemas"), config.internal("schemas"))
     if config.schema_registry is None:
         return in_topic()
+    return open_registry(config, config.schema_registry, earlier=in_topic, kept=kept)
+
+
+def open_registry(config: Config, registry: SchemaRegistryConfig, **options: Any) -> RegistrySchemas:
+    """Open the schema registry of the config. ``options``: more arguments of `RegistrySchemas`."""
     with needs("registry", "`schema_registry`"):
         from relay.avro.schema_registry import RegistrySchemas
-    registry = config.schema_registry
     return RegistrySchemas(
         registry.url,
         registry.on_incompatible,
         access=registry.access(),
         shared=config.shared_topics,
         common=config.common_topics,
-        earlier=in_topic,
-        kept=kept,
+        **options,
     )

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from relay.avro.debezium import value_schema
+from relay.avro.registry import open_registry
 from relay.avro.schema import namespace_of
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
@@ -17,7 +18,6 @@ from relay.config.errors import MISSPELT, did_you_mean, nearest
 from relay.config.template import Template
 from relay.engine.kinds import kind_of, open_source
 from relay.errors import ConfigError, RelayError, Unavailable, with_file
-from relay.extras import needs
 from relay.jvm.connectors import connectors_of, installed_spark
 from relay.jvm.java import find_java
 from relay.kafka import permissions, topics
@@ -38,7 +38,6 @@ from spark_consumers.sinks.places import copy_target, log_target
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-    from relay.avro.schema_registry import RegistrySchemas
 
 _SOCKET_TIMEOUT = 5.0
 
@@ -186,7 +185,7 @@ def _topic_finding(found: topics.FoundTopic, elsewhere: str) -> Finding:
 def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Finding]:
     """Look up the subjects of the topics in the schema registry. Raises ``Unavailable``."""
     findings = [Finding(f"schema registry {redacted(registry.url)}", "reachable")]
-    with closing(open_registry(config, registry)) as schemas:
+    with closing(open_registry(config, registry, timeout=_SOCKET_TIMEOUT, retries=0)) as schemas:
         from relay.avro.schema_registry import COMPATIBILITY
 
         subjects = set(schemas.subjects())
@@ -203,24 +202,10 @@ def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Find
     return findings
 
 
-def open_registry(config: Config, registry: SchemaRegistryConfig) -> RegistrySchemas:
-    with needs("registry", "`schema_registry`"):
-        from relay.avro.schema_registry import RegistrySchemas
-    return RegistrySchemas(
-        registry.url,
-        registry.on_incompatible,
-        shared=config.shared_topics,
-        common=config.common_topics,
-        access=registry.access(),
-        timeout=_SOCKET_TIMEOUT,
-        retries=0,
-    )
-
-
 def _check_schema(config: Config, registry: SchemaRegistryConfig, table: TableSchema) -> list[Finding]:
     """Report whether the registry would refuse the table's current schema. Raises ``Unavailable``."""
     topic = config.topic(table.table)
-    with closing(open_registry(config, registry)) as schemas:
+    with closing(open_registry(config, registry, timeout=_SOCKET_TIMEOUT, retries=0)) as schemas:
         problem = schemas.refusal(topic, value_schema(config, table))
     if not problem:
         return []
