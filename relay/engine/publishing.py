@@ -32,6 +32,7 @@ from relay.observe.observer import Observer
 from relay.reading.reader_pool import OpenShard
 from relay.reading.set_aside import GapPending
 from relay.records import Gap, SegmentCheckpoint, ShardCheckpoint, ShardListing, SnapshotRequest, StreamId
+from relay.snapshots.emptied_tables import EMPTYING
 from relay.source import Page, Source
 from relay.stream import gap_decisions
 from relay.stream.source_state import SourceState
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LARGEST_LISTING = 1 << 20  # bytes, as many as a large page has. A shard takes about 120
-_EMPTY = ("TRUNCATE", "DROP", "DROP DATABASE")  # the kinds of statements after which a table has no rows
 _STATEMENT = 500  # characters of a statement in the gap that it makes; its own record has all
 
 
@@ -344,7 +344,7 @@ class Publishing:
             at, after = change.committed_at / 1_000_000, change.token.timestamp
             names = (f"{after}-{change.event_id[:8]}{number:x}" for number in count())
             for each in change.tables:
-                is_gone = each.renamed_to or change.kind in _EMPTY  # I10: perhaps no snapshot can read it any more
+                is_gone = each.renamed_to or change.kind in EMPTYING  # I10: perhaps no snapshot can read it any more
                 if is_gone and each.table not in change.unseen:  # I12: or another has its name and rows now
                     for key in self._noted(change.source, each.table, place):
                         self.record(key, None)

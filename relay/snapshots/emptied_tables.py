@@ -17,7 +17,8 @@ MOST_REPETITIONS = 10
 EVERY = ""  # stands for all tables if more were emptied than a checkpoint can list
 _MOST_NAMED = 500  # tables of one shard, so that its checkpoint does not grow too large
 _KEPT = 600.0  # seconds: more than workers' clocks differ, and longer than a view lags
-_EMPTYING = ("TRUNCATE", "DROP", "DROP DATABASE", "RENAME")
+EMPTYING = ("TRUNCATE", "DROP", "DROP DATABASE")
+"""The kinds of statements after which a table has no rows, unless they are renamed."""
 
 
 def emptied_by(page: Page) -> set[str]:
@@ -31,7 +32,7 @@ def emptied_by(page: Page) -> set[str]:
         for table in statement.tables:
             if table.renamed_to is not None:
                 found |= {table.table, table.renamed_to}
-            elif statement.kind in _EMPTYING:
+            elif statement.kind in (*EMPTYING, "RENAME"):
                 found.add(table.table)
     return found
 
