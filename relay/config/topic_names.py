@@ -48,8 +48,8 @@ def topics_of_changes(config: Config, names: Sequence[str]) -> list[str]:
 def only_tables(config: Config, names: Sequence[str]) -> Mapping[str, Collection[str]]:
     """Return, by shared topic, the only tables that ``names`` mean, unless they name the topic itself."""
     names = [names] if isinstance(names, str) else names
-    found: dict[str, set[str]] = {}
-    for name in (each for each in names if each not in _known(config)):  # I1
+    known, found = _known(config), dict[str, set[str]]()
+    for name in (each for each in names if each not in known):  # I1
         found.setdefault(config.topic(name), set()).add(name)
     return {topic: found[topic] for topic in (found.keys() & config.shared_topics).difference(names)}
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from relay.records.codec import StoredRecord
-from relay.records.gap import Decision, Gap, PendingGap
+from relay.records.gap import Decision, PendingGap
 from relay.records.key import RecordKind, StreamId, parse_key
 from relay.records.plan import PartitionOwner, Plan, RequestedPartitions
 from relay.records.shard import ShardCheckpoint, ShardListing
@@ -142,11 +142,10 @@ class CommittedRecords:
 
     def altered_tables(self, source: str) -> list[dict[str, Any]]:
         """Return the gaps of the first and the last statement about each of these tables, as on their topic."""
-        ends: dict[tuple[str, ...], list[Gap]] = {}
-        for each in self._all_requests(source):
-            if each.gap is not None:
-                ends[each.tables] = [*ends.get(each.tables, ())[:1], each.gap]
-        return [gap.published() for gaps in ends.values() for gap in gaps]
+        ends: dict[tuple[str, ...], list[SnapshotRequest]] = {}
+        for each in self.altered_of(source):
+            ends[each.tables] = [*ends.get(each.tables, ())[:1], each]
+        return [each.gap.published() for found in ends.values() for each in found if each.gap]
 
     def _all_requests(self, source: str) -> list[SnapshotRequest]:
         found = self._requests.get(source, {}).values()
