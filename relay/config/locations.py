@@ -10,8 +10,6 @@ WITHOUT_COLON = r"[A-Za-z][A-Za-z0-9+.-]*//"
 
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-
 # Also the underscore of anything that looks like an escape.
 _ILLEGAL = re.compile(r"[^A-Za-z0-9._-]|_(?=x[0-9A-F]{4,6}_)")
 
@@ -59,7 +57,8 @@ def misread(location: str) -> str | None:
     scheme, host, path = found.groups() if (found := _URI.fullmatch(location)) else ("", "", location)
     if scheme.lower() not in ("file", "delta"):
         return None
-    if _URL.match(inside := f"{host or ''}{path}"):
+    inside = f"{host or ''}{path}"
+    if (nested := _URI.fullmatch(inside)) and nested[2] is not None:
         return f"is not a local folder: write {inside}, or delta+{inside} for a copy"
     if host:
         return f"{host!r} stands for a host: write {scheme}:///{host}{path}"
