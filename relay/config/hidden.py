@@ -59,7 +59,7 @@ def redacted(value: Any) -> Any:
 
 
 def as_written(text: str) -> str:
-    """Return a text that is no secret as the file has it, without user and password: ``redis://***@${HOST}``."""
+    """Return a text that is not a secret as the file has it, without user and password: ``redis://***@${HOST}``."""
     variables = [redacted(match[0]) for match in VARIABLE.finditer(text)]
     numbers = iter(range(len(variables)))
     marked = VARIABLE.sub(lambda _: f"\0{next(numbers)}\0", text)

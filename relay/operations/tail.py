@@ -68,8 +68,8 @@ def tail(
         for message in read_committed(config, ends, flush, exit_at_end=exit_at_end, look=look):
             is_letter = message.topic() == config.internal("dead_letters")
             record = record_json(message, schemas if message.topic() in changes else None, is_letter=is_letter)
-            value = record["value"]
-            if isinstance(value, dict) and value.get("table") not in only.get(record["topic"], (value.get("table"),)):
+            value, tables = record["value"], only.get(record["topic"])
+            if tables is not None and isinstance(value, dict) and value.get("table") not in tables:
                 continue
             if wanted is None or message.topic() not in changes or _is_within(wanted, value):
                 write(record)
