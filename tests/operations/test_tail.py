@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -16,68 +16,20 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Message, Producer
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from relay.avro.encode import ChangeEncoder
-from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
 from relay.avro.topic_schemas import TopicSchemas
-from relay.change import Change, Images, Operation, Snapshot, Transaction
 from relay.cli import app
-from relay.commands.tail_text import json_line, printer
+from relay.commands.tail_text import json_line
 from relay.config import Config, load
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
 from relay.operations.tail import json_values, record_json, tail
-from relay.stream.topic_partitions import end_of_partitions
-from relay.table import KeyColumn, TableSchema
-from relay.token import EventToken
 from tests.listening import NOBODY
-
-TABLE = TableSchema("shop", "orders", (KeyColumn("order_id", "S"),), hash_columns=1, row=None)
-BINARY = TableSchema("shop", "orders", (KeyColumn("id", "B"), KeyColumn("line", "N")), hash_columns=1, row=None)
-TOKEN = EventToken(1_800_000_000, "shop/label/shard-1", "DynamoDB/100")
-
-
-class KnownSchemas:
-    """The schemas of a few tables, without a broker."""
-
-    def __init__(self, *tables: TableSchema) -> None:
-        schemas = [change_schema(table) for table in tables]
-        self._schemas = {single_object_header(fingerprint(schema)): schema for schema in schemas}
-
-    def lookup(self, header: bytes) -> Mapping[str, Any] | None:
-        return self._schemas.get(header)
-
-
-def change(number: int = 1, **others: Any) -> Change:
-    fields: dict[str, Any] = {
-        "event_id": f"event-{number}",
-        "operation": Operation.UPDATE,
-        "source": "shop",
-        "table": "orders",
-        "key": {"order_id": "o-1"},
-        "old": '{"order_id":{"S":"o-1"},"total":{"N":"10.50"},"note":{"S":"soon"}}',
-        "new": '{"order_id":{"S":"o-1"},"total":{"N":"12"},"lines":{"L":[{"M":{"n":{"N":"1"}}},{"NULL":true}]}}',
-        "images": Images.NEW_AND_OLD,
-        "token": TOKEN,
-        "committed_at": 1_800_000_000_000_000,
-        "relayed_at": 1_800_000_000_250_000,
-        "resume_timestamp": 1_799_999_999,
-        "transaction": Transaction("t-1", 1, True),
-        "attributes": {"event_version": "1.1"},
-    }
-    return Change(**fields | others)
-
-
-def encoder(table: TableSchema = TABLE) -> ChangeEncoder:
-    schema = change_schema(table)
-    return ChangeEncoder(schema, single_object_header(fingerprint(schema)))
-
-
-def message(value: bytes | None, key: bytes | None = b"o-1", topic: str = "shop.orders") -> Message[Any, Any]:
-    return Message(topic=topic, partition=3, offset=17, key=key, value=value)
+from tests.operations.tailed_records import BINARY, TABLE, KnownSchemas, change, encoder, message
 
 
 def config(name: str = "shop", bootstrap_servers: str = "127.0.0.1:1", *tables: str) -> Config:
@@ -106,44 +58,6 @@ def test_a_change_is_shown_with_its_images_parsed_and_its_times_in_utc() -> None
         "origin": None,
     }
     assert json.loads(json_line(shown)) == shown
-
-
-def test_the_text_names_the_snapshot_that_a_record_begins(capsys: pytest.CaptureFixture[str]) -> None:
-    begin = change(
-        operation=Operation.READ,
-        key=None,
-        old=None,
-        new=None,
-        images=Images.KEYS_ONLY,
-        token=None,
-        snapshot=Snapshot("17-ab", 1_800_000_000),
-        attributes={"snapshot": "begin"},
-    )
-    printer()(record_json(message(encoder().encode(begin)), KnownSchemas(TABLE)))
-    assert capsys.readouterr().out == (
-        "shop.orders[3]@17  2027-01-15T08:00:00Z  READ     orders  begin of snapshot 17-ab\n"
-    )
-
-
-def test_the_text_shows_the_mark_that_ends_a_partition(capsys: pytest.CaptureFixture[str]) -> None:
-    mark = end_of_partitions(TABLE, "label", 24, 1_800_000_000.0)
-    printer()(record_json(message(encoder().encode(mark)), KnownSchemas(TABLE)))
-    assert capsys.readouterr().out == "shop.orders[3]@17  2027-01-15T08:00:00Z  READ     orders  repartition\n"
-
-
-def test_what_a_terminal_would_obey_is_shown_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    """The values are those of an application's users."""
-    show = printer()
-    evil = "\x1b[2Jä\n\x9b1m"
-    value = {"operation": "INSERT", "table": "t", "key": {"id": evil}, "old": None, "new": {"a": {"S": evil}, evil: 1}}
-    place = {"topic": "t", "partition": 0, "offset": 5, "key": evil}
-    show({**place, "value": {**value, "attributes": {}, "committed_at": "today"}})
-    show({**place, "value": {"reason": evil}})
-    show({**place, "value": "AA==", "error": evil})
-    shown = capsys.readouterr().out
-    assert all(line.isprintable() for line in shown.splitlines())
-    assert len(shown.splitlines()) == 5
-    assert "  + a: \\u001b[2Jä\\n\\u009b1m\n" in shown
 
 
 def test_bytes_are_shown_in_base64_in_keys_too() -> None:
@@ -182,32 +96,6 @@ def test_records_of_internal_topics_are_shown_as_json() -> None:
     assert shown["key"] == '["v1","shop"]'
     broken = record_json(message(b"\xff"), None)
     assert (broken["value"], broken["error"][:14]) == ("/w==", "not valid JSON")
-
-
-def test_a_dead_letter_is_shown_by_what_it_is_of(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its value is a change in Avro, or one of its parts."""
-    headers = {"reason": "too large", "detail": "11 MB", "table": "orders", "key": '{"id":7}', "chunk": "2/15"}
-    letter: Message[Any, Any] = Message(
-        topic="shop.dead_letters",
-        partition=0,
-        offset=1,
-        key=b"abc/2",
-        value=b"\xc3\x01",
-        headers=[(name, text.encode()) for name, text in headers.items()],
-    )
-    shown = record_json(letter, None, is_letter=True)
-    assert (shown["headers"], shown["value"], "error" in shown) == (headers, "wwE=", False)
-    printer()(shown)
-    line = 'shop.dead_letters[0]@1  abc/2  orders {"id":7}: too large: 11 MB, part 2/15\n'
-    assert capsys.readouterr().out == line
-
-
-def test_a_statement_is_shown_by_its_text(capsys: pytest.CaptureFixture[str]) -> None:
-    statement = {"kind": "ALTER", "statement": "ALTER TABLE t ADD c INT", "tables": [{"table": "t"}]}
-    value = json.dumps({**statement, "committed_at": 1_800_000_000_000_000}).encode()
-    printer()(record_json(message(value, topic="shop.ddl"), None))
-    said = "shop.ddl[3]@17  2027-01-15T08:00:00.000000Z  ALTER    t  ALTER TABLE t ADD c INT\n"
-    assert capsys.readouterr().out == said
 
 
 def test_no_number_is_rounded() -> None:
