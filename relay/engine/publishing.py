@@ -16,6 +16,7 @@ from itertools import count, groupby
 from typing import TYPE_CHECKING
 
 from relay.change import Change, ChangeParts, SchemaChange
+from relay.engine.altered_tables import AlteredTables
 from relay.engine.repeated_aborts import RepeatedAborts
 from relay.engine.topic_writers import TopicWriters
 from relay.errors import RelayError
@@ -80,11 +81,7 @@ class Publishing:
         self._metrics, self._liveness = observer.metrics, observer.liveness
         # Published in the open transaction, in order.
         self._unconfirmed: list[_Sent] = []
-        # The keys of what statements have done, by source, table and partition, as the open transaction leaves them;
-        # and as earlier ones did, until the view shows that.
-        self._notes: dict[tuple[str, str, int], list[bytes]] = {}
-        self._committed_notes: dict[tuple[str, str, int], list[bytes]] = {}
-        self._shows_notes: Callable[[], bool] = bool
+        self._altered = AlteredTables(group.view)
         self._watermarks = WatermarkRecords()
         self._aborts = RepeatedAborts(settings, lambda: {*settings.limits, *writers.topics}, observer.liveness)
         producers.tell = self._aborts.unanswered
@@ -182,10 +179,7 @@ class Publishing:
         for sent in self._unconfirmed:
             self._sources[sent.shard.source].confirm(sent.page)
         self._unconfirmed.clear()
-        if self._notes:
-            self._committed_notes.update(self._notes)
-            self._notes.clear()
-            self._shows_notes = self._view.watch({place for _, _, place in self._committed_notes})
+        self._altered.committed()
         return written
 
     def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
@@ -219,7 +213,7 @@ class Publishing:
 
     def _send_again(self, left: list[_Sent]) -> None:
         self._unconfirmed = []
-        self._notes.clear()  # I12: what was aborted is not there
+        self._altered.aborted()
         try:
             while left:
                 sent = left[0]
@@ -245,8 +239,7 @@ class Publishing:
     def start_over(self, *, under_a_new_name: bool) -> None:
         """Drop everything uncommitted. Under the old name, this aborts an open transaction at once."""
         self._metrics.count_fencing()
-        self._notes.clear()
-        self._committed_notes.clear()
+        self._altered.start_over()
         self._unconfirmed.clear()
         self.transaction.forget()
         self.producers.start_over(under_a_new_name=under_a_new_name)
@@ -346,9 +339,8 @@ class Publishing:
             for each in change.tables:
                 is_gone = each.renamed_to or change.kind in EMPTYING  # I10: perhaps no snapshot can read it any more
                 if is_gone and each.table not in change.unseen:  # I12: or another has its name and rows now
-                    for key in self._noted(change.source, each.table, place):
+                    for key in self._altered.forget(change.source, each.table, place):
                         self.record(key, None)
-                    self._notes[change.source, each.table, place] = []
             for table, why in change.unseen.items():
                 reason, found_at = f"table {table} {why}, which no change shows", float(after + 1)
                 begin, text = {"gtid": change.transaction}, (change.shown or change.kind)[:_STATEMENT]
@@ -362,19 +354,8 @@ class Publishing:
                 request = next(each for each in made if partition_of(each.key) == place)
                 self.record(request.key, request.to_json())
                 if noted is not None:
-                    # I12: the statement may come again
-                    known = [key for key in self._noted(change.source, table, place) if key != request.key]
-                    for key in known[1:]:
+                    for key in self._altered.add(change.source, table, place, request.key):
                         self.record(key, None)  # I11: the first says since when
-                    self._notes[change.source, table, place] = [*known[:1], request.key]
-
-    def _noted(self, source: str, table: str, place: int) -> list[bytes]:
-        """Return the keys of what statements have done to a table, as the open transaction leaves them."""
-        if self._committed_notes and self._shows_notes():
-            self._committed_notes.clear()  # I12: others remove notes too
-        of, seen = (source, table, place), (each for each in self._view.altered_of(source) if each.tables == (table,))
-        found = self._notes.get(of, self._committed_notes.get(of))
-        return [each.key for each in seen if partition_of(each.key) == place] if found is None else found
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, found again because nothing has been read there since then."""
