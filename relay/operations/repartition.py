@@ -54,12 +54,12 @@ def repartition(config: Config, table: str, partitions: int, *, patience: float 
     if entry.is_debezium:  # I2
         raise ConfigError(
             f"source {entry.name}: `envelope: debezium` has no mark that ends a partition, so its readers could apply "
-            f"changes in another order. Move the table to another topic: {topics.MOVE}"
+            f"changes in another order. Instead, {topics.MOVE}"
         )
     if config.topic(table) in config.shared_topics:  # I2
         raise ConfigError(
             f"topic {config.topic(table)} is shared by several tables, and the relay moves one table at a time to more "
-            f"partitions. Move its tables to another topic: {topics.MOVE}"
+            f"partitions. Instead, {topics.MOVE}"
         )
     settings, topic = KafkaSettings.from_config(config), config.topic(table)
     admin = topics.connect(config)
