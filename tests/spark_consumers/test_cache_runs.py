@@ -66,14 +66,16 @@ def test_what_says_not_which_rows_have_changed_invalidates_the_namespace(topic: 
     topic.publish([change("c0", 1)])
     cache.consume()
     assert cache.is_invalidated()
+    partitions = 1
     if what == "truncation":
         topic.publish([truncation(2)])
+        partitions = 2  # it is in each, and they may be read one after the other
     else:
         producer = Producer(topic.config.kafka.client())
         gap = {"id": "g1", "source": "orders", "reason": "binlog purged"}
         producer.produce(topic.config.internal("gaps"), json.dumps(gap).encode(), b"g1")
         assert producer.flush(30) == 0
-    assert cache.consume()["bumps"] == 1
+    assert 1 <= cache.consume()["bumps"] <= partitions
     assert cache.is_invalidated()
 
 

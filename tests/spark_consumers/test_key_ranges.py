@@ -61,7 +61,7 @@ def test_ranges_that_partition_the_key_space_have_each_change_once_also_through_
         path.write_text(yaml.safe_dump(raw))
         run_until_caught_up(path)
         writer.store([(item, 2) for item in items])
-        orders.incidents()[1].do()
+        orders.incidents()[0].do()
         writer.store([(item, 3 if number % 3 else None) for number, item in enumerate(items)])
         run_until_caught_up(path)
         orders.vitess.execute(f"TRUNCATE TABLE {TABLE}", f"{BEFORE}:-40")

@@ -11,6 +11,7 @@ from relay.errors import RelayError
 from relay.source import Page
 from relay.vitess.client import TABLET_TYPES
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.reader import READ_AT_ONCE
 from tests.vitess.reading import NOW, START, failure, is_at_head, new, opened, until
 from tests.vitess.scripted import HOLDS, Log, ScriptedVtgate, Step
 
@@ -18,7 +19,7 @@ from tests.vitess.scripted import HOLDS, Log, ScriptedVtgate, Step
 def half() -> Page:
     """Return the page that ends inside the transaction 0-1-11."""
     log = Log(chunk=1)
-    log.add(*new(1, 2, 3, 4, 5))
+    log.add(*new(1, 2, 3, 4, 5, text=b"x" * READ_AT_ONCE))  # each answer is read by itself, however many have come
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         if request.vgtid.shard_gtids[0].gtid == "current":
