@@ -30,7 +30,7 @@ from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.waiting import PATIENCE
 
-CLAIMS = TopicClaims("test", DEFAULT, ())
+CLAIMS = TopicClaims("test", DEFAULT, (), lambda _: {})
 
 LABEL = "2026-01-01T00:00:00.000"
 

@@ -107,7 +107,7 @@ class Config(ConfigModel):
         object.__setattr__(self, "sources", [source for sources in split for source in sources])
         self._shared = self._find_shared()
         refuse(self._problems())
-        self._claims = TopicClaims(self.name, self.topics, tuple(self.own_topics.values()))
+        self._claims = TopicClaims(self.name, self.topics, tuple(self.own_topics.values()), self.topic_settings_of)
         for source in self.sources:
             source.share(self._claims)
         self.claim(())

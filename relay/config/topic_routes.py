@@ -1,7 +1,7 @@
 """Which topic the changes of a table go to, as `topics` of the config says, and which table owns a topic."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -109,11 +109,15 @@ Place = tuple[str, str]
 
 @dataclass
 class TopicClaims:
-    """The owners of topics, by `topics` of the config. ``own``: those of the relay ``name``. Any thread may use it."""
+    """The owners of topics, by `topics` of the config. ``own``: those of the relay ``name``. Any thread may use it.
+
+    ``settings``: returns what the config says about a table's topic, each with its place in the file.
+    """
 
     name: str = field(compare=False)
     topics: str | Mapping[str, str] = field(compare=False)
     own: Iterable[str] = field(compare=False, repr=False)
+    settings: Callable[[str], Mapping[str, tuple[Location, str]]] = field(compare=False, repr=False)
     is_contested: bool = field(default=False, compare=False)  # whether a table lacks its topic, which another has
     # By the topic's name as Kafka compares it. The relay's own topics have no source.
     _owners: dict[str, Place] = field(default_factory=dict, compare=False, repr=False)
@@ -132,6 +136,10 @@ class TopicClaims:
         topic, place = self.topic(table), (source, table)
         owner = self._owners.setdefault(topic_key(topic), place)  # in one step, because several threads may claim it
         if owner[0] and self._have_common(topic, table, owner[1]):
+            if differing := self._differing_settings(table, owner[1]):  # I8
+                self.is_contested = True
+                same = f"so `{min(differing)}` must be the same for both"
+                return f"it shares its topic {topic!r} with table {owner[1]} of source {owner[0]}, {same}"
             owner = self._sources.setdefault(table, source), table
         if owner == place:  # I8
             return ""
@@ -146,6 +154,11 @@ class TopicClaims:
     def _have_common(self, topic: str, *tables: str) -> bool:
         """Whether the config gives all ``tables`` the same ``topic``, whatever their names."""
         return all(is_common(self.topics, each) and self.topic(each) == topic for each in tables)  # I8
+
+    def _differing_settings(self, *tables: str) -> set[str]:
+        """Return the settings of topics that two ``tables`` do not have in common."""
+        said = [{(name, value) for name, (_, value) in self.settings(each).items()} for each in tables]
+        return {name for name, _ in said[0] ^ said[1]}
 
 
 def topic_key(topic: str) -> str:

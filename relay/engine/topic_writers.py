@@ -112,17 +112,11 @@ def open_topic_writers(
         bounds = offset_bounds(admin, [(config.topic(table), number) for number in range(config.partitions(table))])
         return any(end for _, end in bounds.values())
 
-    partitions: dict[str, int] = {}
     requested = partial(requested_partitions, config, admin)
 
     def make(table: TableSchema) -> TopicWriter:
         entry = entries[table.source]
         topic, number = claim(table.source, table.table), config.partitions(table.table)
-        if partitions.setdefault(topic, number) != number:
-            raise ConfigError(
-                f"table {table.table} would have {number} partitions by `topic_settings`, but another table on its "
-                f"topic {topic} has {partitions[topic]}: set the same number for both"
-            )
         if topic not in limits:
             created = topics.create_missing(admin, config, [table.table], requested)
             limits.update(largest_records(created, settings.producer))

@@ -7,14 +7,13 @@ from relay.config import Config
 DATABASE = {"type": "mysql", "shards": {"-": ["db:3306"]}}
 
 
-def config_of(*sources: dict[str, object], **topics: str) -> Config:
+def config_of(*sources: dict[str, object], topic_settings: object = None, **topics: str) -> Config:
     entries = [
         {"name": f"s{number}", "database": f"d{number}", **DATABASE, **each} for number, each in enumerate(sources)
     ]
     kafka = {"bootstrap_servers": "db:9092"}
-    return Config.model_validate(
-        {"name": "shop", "kafka": kafka, "sources": entries, **({"topics": topics} if topics else {})}
-    )
+    content = {"name": "shop", "kafka": kafka, "sources": entries, "topics": topics, "topic_settings": topic_settings}
+    return Config.model_validate({key: value for key, value in content.items() if value})
 
 
 def test_a_topic_belongs_to_the_first_table_that_asks_for_it() -> None:
@@ -44,6 +43,19 @@ def test_tables_of_all_sources_may_share_a_topic_that_is_named_without_them() ->
     assert not second.without_topic("later")
     assert not first.without_topic("late")
     assert "one of the relay's own" in first.without_topic("own_a")
+
+
+def test_a_table_that_appears_with_other_settings_is_left_out_of_the_topic_of_others() -> None:
+    """I8, I12: it alone."""
+    settings = {"audit_b": {"partitions": 3}, "audit_c": {"retention.ms": -1}, "audit_*": {"partitions": 4}}
+    config = config_of({}, {}, topic_settings=settings, **{"audit_*": "audit"})
+    first, second = config.sources
+    assert not first.without_topic("audit_a")
+    said = "it shares its topic 'audit' with table audit_a of source s0, so `{}` must be the same for both"
+    for table, setting in (("audit_b", "partitions"), ("audit_c", "retention.ms")):
+        assert second.without_topic(table) == said.format(setting)
+    assert not second.without_topic("audit_d")
+    assert config.claims.is_contested
 
 
 def test_named_tables_come_first_then_those_that_were_relayed_before() -> None:

@@ -86,7 +86,7 @@ def test_a_table_that_only_the_snapshot_of_another_worker_has_met_is_added_to_th
 
 def state(relay: Maintained, source: ScriptedSource, topic: str) -> SourceState:
     """A worker whose config gives each table the ``topic``, a template."""
-    claims = TopicClaims("test", topic, ())
+    claims = TopicClaims("test", topic, (), lambda _: {})
     return SourceState(cast(Any, source), relay.stream, relay.view, ReaderPool(), claims)
 
 
