@@ -162,7 +162,7 @@ class TopicSchemas:
         deadline = time.monotonic() + self._patience
         while True:
             if self._closed:
-                raise Unavailable(self._named("is no longer read: it was closed"))
+                raise Unavailable(self._named("is no longer read: its reader was closed"))
             message = self._consumer.poll(0.2)
             if message is None:
                 if time.monotonic() > deadline:

@@ -279,7 +279,7 @@ def _tokens(raw: dict[str, dict[str, Any] | None] | None) -> dict[str, EventToke
     for shard, fields in raw.items() if raw is not None else ():
         tokens[shard] = token = _token(fields)
         if shard != _component(token):
-            raise ValueError("a token is not of its component's shard")
+            raise ValueError("the token of a component names another shard")
     return tokens
 
 

@@ -50,7 +50,7 @@ def init(
     kind: Annotated[Database | None, typer.Option("--type", help="The kind of database; MariaDB is mysql.")] = None,
     table: Annotated[list[str] | None, typer.Option(metavar="TABLE", help=_HELP["table"])] = None,
     region: Annotated[str | None, typer.Option(help="DynamoDB: the AWS region.")] = None,
-    endpoint_url: Annotated[str | None, typer.Option(help="DynamoDB: an address other than AWS's own.")] = None,
+    endpoint_url: Annotated[str | None, typer.Option(help="DynamoDB: the address, if not AWS's own.")] = None,
     server: Annotated[list[str] | None, typer.Option(metavar="HOST:PORT", help=_HELP["server"])] = None,
     database: Annotated[str | None, typer.Option(help="MySQL, MariaDB: the database.")] = None,
     user: Annotated[str | None, typer.Option(help=_HELP["user"])] = None,

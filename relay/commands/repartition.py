@@ -33,9 +33,7 @@ def repartition(
     if found.before == found.partitions:
         typer.echo(f"the changes of topic {found.topic} go to {found.partitions} partitions already")
     elif found.done:
-        typer.echo(
-            f"topic {found.topic}: changes go to {found.partitions} partitions from here on, {found.before} before"
-        )
+        typer.echo(f"topic {found.topic}: changes now go to {found.partitions} partitions instead of {found.before}")
     elif found.workers:
         typer.echo(
             f"topic {found.topic} has {found.partitions} partitions; its changes still go to {found.before}, until "

@@ -67,8 +67,8 @@ def reset(
     would, were = ("would be", "would be") if dry_run else ("was", "were")
     typer.echo(f"source {source}, stream {found.stream.label}: {would} reset to {found.start}")
     count = len(found.removed_keys)
-    removed = f"1 record of checkpoints {would}" if count == 1 else f"{count} records of checkpoints {were}"
-    typer.echo(f"{removed} removed, gap {found.gap.id} {would} published")
+    removed = f"1 checkpoint record {would}" if count == 1 else f"{count} checkpoint records {were}"
+    typer.echo(f"{removed} removed, and gap {found.gap.id} {would} published")
     if found.snapshot is not None:
         typer.echo("the unfinished snapshot begins again with the next run")
     if found.workers:

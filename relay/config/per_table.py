@@ -25,8 +25,8 @@ NO_READS = (
 Conditions = Mapping[str, str | int]
 """For one table, the value that each column must have in published rows."""
 
-NOT_IN_KEY = "it is not part of the key, so an update could change it: only key columns can choose rows"
-"""Why a column cannot choose rows: then only some changes of a row would be published."""
+NOT_IN_KEY = "it is not part of the key, so an update could change it: `where` takes only key columns"
+"""Why `where` takes only key columns: with others, only some changes of a row would be published."""
 
 
 def _condition(value: Any) -> str | int:

@@ -115,7 +115,7 @@ def wanted_key(key: Iterable[KeyColumn], where: Conditions) -> dict[str, str]:
         if column.name in where:
             value = str(where[column.name])
             if column.type == "B":
-                raise ValueError(f"{column.name} is binary, which cannot choose rows")
+                raise ValueError(f"{column.name} is binary, and `where` cannot test binary columns")
             wanted[column.name] = canonical_number(value) if column.type == "N" else value
     return wanted
 

@@ -87,7 +87,7 @@ class DynamoDBSource:
         if not self.clock.is_known:  # I1
             raise Unavailable(
                 f"source {self.name}: DynamoDB's answers have no `Date` header, so the relay cannot tell up to "
-                "which time a shard has been read: make the proxy in between pass the header on"
+                "which time a shard has been read: make the proxy in front of DynamoDB pass it on"
             )
         arn = found.stream_arn
         if label is not None and label != found.stream_label:

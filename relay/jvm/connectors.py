@@ -75,9 +75,9 @@ def connectors_of(version: str) -> Connectors:
     """Return what fits a version of Spark. Raises ``Unavailable`` for one that is not tested."""
     if (found := CONNECTORS.get(minor(version))) is None:  # I8
         raise Unavailable(
-            f"Spark {version}: no connectors for Kafka, Avro and Delta are known that work with it, and the consumers "
-            f"were not tried on it: use Spark {', '.join(CONNECTORS)} (pip install 'change-relay[spark]'), on its "
-            "cluster as well"
+            f"Spark {version} is not supported: the consumers are not tested with it, and no connectors for Kafka, "
+            f"Avro and Delta are known to work with it: use Spark {', '.join(CONNECTORS)} (pip install "
+            "'change-relay[spark]'), also on the cluster"
         )
     return found
 

@@ -121,7 +121,7 @@ def sets_by_text(inside: str, decode: Callable[[bytes], str], *, copied: bool) -
     """Decode SET as the texts of its members, separated by commas."""
     found = members(inside)
     if "" in found:
-        raise ValueError("the set with the empty member and the empty set look the same")
+        raise ValueError("a set of only the empty member has the same text as an empty set")
     if len(found) == _LARGEST_SET and not copied:
         # vstreamer.go, buildSetStringValue: the loop over the bits ends before the last one.
         raise ValueError("Vitess omits the 64th member of a SET")

@@ -183,4 +183,4 @@ def _stored(kind: str, value: str | int) -> Any:
         return str(value)
     if column_type(kind).kind in _NUMBERS:
         return Decimal(value)  # equal to the int, and to numbers with other decimals
-    raise ValueError(f"columns of type {kind} cannot choose rows")
+    raise ValueError(f"`where` cannot test columns of type {kind}")

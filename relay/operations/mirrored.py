@@ -78,7 +78,7 @@ def _time(text: str | None) -> float:
     with suppress(ValueError):
         if text[:1].isdigit() and (found := start_time(text, 0.0)) is not None:
             if found > time.time():
-                raise ConfigError(f"--whole-until {text}: is in the future: nothing is on the mirror then yet")
+                raise ConfigError(f"--whole-until {text}: is in the future: the mirror cannot be complete up to then")
             return found
     raise ConfigError(f"--whole-until {text}: give an ISO time such as 2026-11-21T06:00:00Z")
 

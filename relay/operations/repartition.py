@@ -87,7 +87,7 @@ def repartition(config: Config, table: str, partitions: int, *, patience: float 
             f"cannot remove any: {topics.MOVE}"
         )
     if partitions < requested:
-        raise ConfigError(f"--partitions {partitions}: {requested} partitions were requested for topic {topic} before")
+        raise ConfigError(f"--partitions {partitions}: too few: {requested} were already requested for topic {topic}")
     if partitions < exist:
         raise ConfigError(
             f"--partitions {partitions}: topic {topic} has {exist} partitions already, and Kafka cannot remove any: "

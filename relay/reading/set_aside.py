@@ -57,7 +57,7 @@ class SetAside:
         now, before = self._clock(), self.refusals.get(key)
         if before is None or str(before.error) != str(error):
             # As text: kept log records would keep everything that a raised error refers to.
-            log.error("%s; the rest goes on, and this is retried each minute", str(error))
+            log.error("%s; the relay continues with the rest, and retries this each minute", str(error))
         since = now if before is None else before.since
         # At different times, because each retry waits for Kafka.
         again_at = now + TRY_AGAIN * random.uniform(1.0, 1.25)
@@ -91,7 +91,7 @@ class SetAside:
         """Note that a page is published. ``has_passed``: the page is not empty, so it passed the refused position."""
         refusal = self.refusals.get(key)
         if refusal is not None and (has_passed or self._clock() > refusal.tried_at + _GOES_ON_AFTER):
-            log.warning("source %s: %s goes on", self._committed.stream.source, refusal.name)
+            log.warning("source %s: %s is relayed again", self._committed.stream.source, refusal.name)
             self.forget(key)
 
     def waiting(self) -> frozenset[bytes]:

@@ -25,7 +25,7 @@ class SchemaReader:
     def __init__(self, brokers: str, topic: str, registry: str) -> None:
         self._consumer = Consumer({"bootstrap.servers": brokers, "group.id": "unused", "enable.auto.commit": False})
         if topic not in self._consumer.list_topics(timeout=PATIENCE).topics:
-            raise LookupError(f"there is no topic {topic} at {brokers}: it is called as in the config, <name>.schemas")
+            raise LookupError(f"no topic {topic} at {brokers}: pass <name>.schemas, with the relay's `name`")
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         self._known: dict[bytes, Any] = {}
         self._registry = registry

@@ -48,8 +48,8 @@ class DeltaPlace:
         there = local_folder(present)
         if self._folder is None or there is None:
             raise ConfigError(
-                f"--swap: only folders of this machine can change places safely, not {present} and "
-                f"{self._shown}: leave --swap out, set the config to the new place, and start the consumer with a new "
+                f"--swap: only two folders on this machine can be swapped safely, not {present} and "
+                f"{self._shown}: omit --swap, set the config to the new place, and start the consumer with a new "
                 "--checkpoint and `--from` the offsets that the replay ends with"
             )
         if _device(self._folder) != _device(there):

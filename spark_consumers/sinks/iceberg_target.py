@@ -113,7 +113,7 @@ class _Tables(ReplayPlace):
 
     def refuse_swap(self, present: str) -> None:
         raise ConfigError(
-            f"--swap: Iceberg tables cannot change places in one step: leave --swap out, set the config to "
+            f"--swap: Iceberg tables cannot be swapped in one step: omit --swap, set the config to "
             f"{self._url}, and start the consumer with a new --checkpoint and `--from` the offsets that the "
             "replay ends with"
         )

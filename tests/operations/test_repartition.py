@@ -220,7 +220,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_changed(relay: Operat
     assert "Kafka cannot remove any" in refusal(TABLE, "--partitions", "5", code=2)
     assert "go to 6 partitions already" in relay.command("repartition", "CONFIG", TABLE, "--partitions", "6").stdout
     repartition(relay)
-    assert "16 partitions were requested" in refusal(TABLE, "--partitions", "8", code=2)
+    assert "16 were already requested" in refusal(TABLE, "--partitions", "8", code=2)
     relay.configure(envelope="debezium")
     config = yaml.safe_load(relay.path.read_text())
     relay.path.write_text(yaml.safe_dump({**config, "schema_registry": {"url": "http://127.0.0.1:9"}}))

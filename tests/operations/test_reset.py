@@ -43,7 +43,7 @@ def test_a_reset_to_the_horizon_publishes_everything_again_and_no_token_goes_bac
     relay.run()
     before = relay.source()
     dry = relay.command("reset", "CONFIG", "s", "--to", "trim_horizon", "--dry-run").stdout
-    assert "4 records of checkpoints would be removed" in dry
+    assert "4 checkpoint records would be removed" in dry
     assert [s["updated_at"] for s in relay.source()["shards"]] == [s["updated_at"] for s in before["shards"]]
     done = json.loads(relay.command("reset", "CONFIG", "s", "--to", "trim_horizon", "--json").stdout)
     after = relay.source()

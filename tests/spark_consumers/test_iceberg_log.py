@@ -328,7 +328,7 @@ def test_a_consumer_keeps_the_log_in_iceberg_as_it_does_in_delta(topic: Topic, c
     state = {"state": str(topic.folder / "state")}
     replay = ("replay", "log", str(topic.path), "--into", into)
     topic.spark.run(REPLAY, state["state"], *replay, log=topic.folder / "replay.log")
-    with pytest.raises(AssertionError, match="Iceberg tables cannot change places in one step"):
+    with pytest.raises(AssertionError, match="Iceberg tables cannot be swapped in one step"):
         topic.spark.run(REPLAY, state["state"], *replay, "--swap", "--checkpoint", str(topic.folder / "s"))
     with pytest.raises(AssertionError, match="is not empty, and no replay into it has begun"):
         topic.spark.run(REPLAY, f"{state['state']}-2", *replay)

@@ -47,9 +47,9 @@ def look_into(server: ServerConnection, name: str) -> Binlog:
                     return Binlog(gtid_list(buffer[start:end]), begun)
                 elif begun and kind not in SILENT:  # an encrypted file begins with a description of its encryption
                     raise NotCarried(
-                        f"{dump.address}: {name} has no GTIDs of what was executed before it: set gtid_mode to ON"
+                        f"{dump.address}: {name} does not list the GTIDs executed before it: set gtid_mode to ON"
                     )
-    raise Interrupted(f"{server.account.address}: did not send the header of {name} within {_TIMEOUT:.0f} s")
+    raise Interrupted(f"{server.account.address} did not send the header of {name} within {_TIMEOUT:.0f} s")
 
 
 def purged(server: ServerConnection) -> GtidSet:

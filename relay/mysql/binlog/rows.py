@@ -197,7 +197,7 @@ class RowDecoder:
     def updates(self, buffer: bytes, start: int, end: int) -> list[Change]:
         images = self._images(buffer, start, end)
         if len(images) % 2:
-            raise ValueError("the last row has no image after its update")
+            raise ValueError("the last updated row has an old image but no new one")
         return list(zip(images[::2], images[1::2], strict=True))
 
     def _images(self, buffer: bytes, at: int, end: int) -> list[Row]:

@@ -331,7 +331,7 @@ class BinlogEvents:
             file = body[8:].decode()
             if self._open.rows_of and self._open.gtid and self._own is not None and file != self.file:
                 # The server died while writing them, and may reuse their GTID for others, which are in the next file.
-                raise Interrupted(f"{self._place}: a transaction with rows of {self._open.rows_of} ends with its file")
+                raise Interrupted(f"{self._place}: the file ends in a transaction with rows of {self._open.rows_of}")
             self.file, self.position = file, int.from_bytes(body[:8], "little")
         elif kind in events.SILENT:
             return

@@ -267,7 +267,7 @@ hadoop.set("fs.viewfs.mounttable.{topic.name}.link./relay", {topic.folder.as_uri
 {SMALL}"""
     into = f"viewfs://{topic.name}/relay/rebuilt"
     assert topic.spark is not None
-    with pytest.raises(AssertionError, match="only folders of this machine can change places safely, not file:"):
+    with pytest.raises(AssertionError, match="only two folders on this machine can be swapped safely, not file:"):
         topic.spark.run(mounted, *arguments(topic, "log", into, *checkpoint(topic, "log")))
     topic.spark.run(mounted, *arguments(topic, "log", into))
     with pytest.raises(AssertionError, match="the folder is not empty, and no replay into it has begun"):
