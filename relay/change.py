@@ -70,7 +70,7 @@ class Snapshot:
 
 @dataclass(slots=True)  # not frozen, because one is made for every change: see `Change`
 class Transaction:
-    """A change's place in its transaction. ``id``: its GTID. ``order``: from 0. ``last``: whether it is the last."""
+    """A change's place in a transaction. ``id``: the GTID. ``order``: counts from 0. ``last``: whether it is last."""
 
     id: str
     order: int
@@ -89,15 +89,15 @@ class Uncarriable:
 class Change:
     """One change of one item or row.
 
-    ``event_id``: as `event_id` makes it. ``source``, ``table``: the names in the config and at the source. ``key``: the
-    full primary key by column name, the hash key's columns first. Values are ``str`` for DynamoDB's S and for N in
-    canonical form, ``bytes`` for B, the column's Python value for SQL. None for TRUNCATE and snapshot marks. ``old``,
-    ``new``: the image as DynamoDB-typed JSON text, as a mapping by column name for typed rows, or `Uncarriable`; None
-    as ``images`` says. In a change read from Kafka, DynamoDB items are mappings, too. ``token``: None for READ.
-    ``snapshot``: READ only. ``transaction``: SQL only. ``keyspace_id``: Vitess only. ``committed_at``: the source's
-    time, in microseconds since the epoch. ``relayed_at``, in microseconds, and ``resume_timestamp``, in seconds, are 0
-    until the publisher sends the change. ``attributes``: values by name that only this kind of source has, and `MARK`
-    and `REDRIVEN`.
+    ``event_id``: the id that `event_id` makes. ``source``, ``table``: the names in the config and at the source.
+    ``key``: the full primary key by column name, the hash key's columns first. Values are ``str`` for DynamoDB's S and
+    for N in canonical form, ``bytes`` for B, the column's Python value for SQL. None for TRUNCATE and snapshot marks.
+    ``old``, ``new``: the image as DynamoDB-typed JSON text, as a mapping by column name for typed rows, or
+    `Uncarriable`; None as ``images`` says. In a change read from Kafka, DynamoDB items are mappings, too. ``token``:
+    None for READ. ``snapshot``: READ only. ``transaction``: SQL only. ``keyspace_id``: Vitess only. ``committed_at``:
+    the source's time, in microseconds since the epoch. ``relayed_at``, in microseconds, and ``resume_timestamp``, in
+    seconds, are 0 until the publisher sends the change. ``attributes``: values by name that only this kind of source
+    has, and `MARK` and `REDRIVEN`.
     """
 
     event_id: str

@@ -226,7 +226,7 @@ class Source(Protocol):
     def dropped(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> Sequence[TableSchema]:
         """Return the tables that were relayed before and are not among `tables`, with their key columns only.
 
-        Tables that the config no longer wants are left out. ``keys``, ``hashed``: as in `Opening`.
+        Tables that the config no longer wants are left out. ``keys``, ``hashed``: see `Opening`.
         """
 
     def config_hash(self) -> str:
@@ -271,7 +271,7 @@ class CheckedTable:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSource:
-    """A source as a check found it. ``rows``: about how many its tables have, 0 if unknown."""
+    """A source as a check found it. ``rows``: the approximate rows of its tables; 0 if unknown."""
 
     findings: Sequence[Finding]
     tables: Sequence[CheckedTable]

@@ -98,7 +98,7 @@ LATEST = Position("latest")
 
 @dataclass(frozen=True, slots=True)
 class ShardToken:
-    """One shard of a token. ``parent``: its id, or None if unknown. ``position``: None if it was never read."""
+    """One shard of a token. ``parent``: a shard id, or None if unknown. ``position``: None if it was never read."""
 
     shard_id: str
     parent: str | None = None

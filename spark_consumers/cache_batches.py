@@ -32,8 +32,8 @@ _LEAVES_ROWS = ("CREATE", "INDEX")
 class BatchOutcome:
     """The result of applying some records.
 
-    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones and statements.
-    ``oldest``: the first known commit among the changes, in epoch seconds, or None.
+    ``bumps``: reasons to invalidate the namespace. ``non_changes``: records that are not changes, except Kafka's
+    tombstones and statements. ``oldest``: the first known commit among the changes, in epoch seconds, or None.
     """
 
     rows: int = 0

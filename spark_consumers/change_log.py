@@ -54,7 +54,7 @@ def log_consumer(config: Config, log: LogConfig, keyrange: str | None = None) ->
 
 
 class ChangeLog:
-    """The log in ``table``. ``topics``: returns the topics' ids. ``keyrange``: of its changes, if not all."""
+    """The log in ``table``. ``topics``: returns the topics' ids. ``keyrange``: the range it keeps, if not all."""
 
     def __init__(
         self, table: LogTable, topics: Callable[[], Mapping[str, str]], keyrange: KeyRange | None = None

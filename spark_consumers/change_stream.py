@@ -45,13 +45,13 @@ def changes(
     """Return the changes on ``topics`` in batches. Topics may be named by table, if it has its topic for itself; by
     default, all tables are read.
 
-    ``config``: the relay's, or its file. ``name``: the consumer's. Its Kafka group ``<relay>.<name>`` shows the lag,
-    its dead letters name it, and the default ``checkpoint``, the folder or URI of its progress, contains it. ``start``:
-    where a new checkpoint starts, as for `spark_consumers.run`; an existing one continues where it is. ``spark``: as
-    for `run`. ``at_most``: records per batch. ``interval``: the time between two batches, such as ``2 seconds``.
-    ``delta``: whether the batches write Delta tables. ``on_gap`` is called with each gap, before the batch that it came
-    with: changes are lost, and the receiver has to cope without them (I9). By default the log has an event `gap`.
-    Raises ``ConfigError``.
+    ``config``: the relay's config, or its file. ``name``: the consumer's name. Its Kafka group ``<relay>.<name>`` shows
+    the lag, its dead letters name it, and the default ``checkpoint``, the folder or URI of its progress, contains it.
+    ``start``: where a new checkpoint starts, as for `spark_consumers.run`; an existing one continues where it is.
+    ``spark``: as for `run`. ``at_most``: records per batch. ``interval``: such as ``2 seconds``, the time between two
+    batches. ``delta``: whether the batches write Delta tables. ``on_gap`` is called with each gap, before the batch
+    that it came with: changes are lost, and the receiver has to cope without them (I9). By default the log has an event
+    `gap`. Raises ``ConfigError``.
     """
     config = loaded(config)
     if name.partition(".")[0] in ("cache", "log", "copy"):

@@ -257,7 +257,7 @@ def _heads(changes: DataFrame) -> list[ChangeHead]:
 def apply(
     batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts, end: Offsets
 ) -> None:
-    """Apply the changes of a batch to their table, which is prepared for them. ``end``: of the batch."""
+    """Apply a batch's changes to their table, which is prepared for them. ``end``: the batch's end offsets."""
     topics = {change.place.topic for change in changes}
     if len(topics) > 1:  # I7: an image is known by its partition and offset
         for topic in sorted(topics, key=lambda topic: (table.is_present(topic), topic)):

@@ -19,7 +19,8 @@ class KeptRow:
     """A row of the copy, or a row that the log gives for the table.
 
     ``values``: the requested columns, as text or as in JSON; None if there is only a change without its image.
-    ``incomplete``: a later change of the row came without its image. ``event_id``: of the change that wrote the row.
+    ``incomplete``: a later change of the row came without its image. ``event_id``: the event id of the change that
+    wrote the row.
     """
 
     key: Key
@@ -54,7 +55,7 @@ class KeptRows(Protocol):
         """Yield up to ``count`` random rows."""
 
     def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
-        """Yield the rows of some keys. ``keys``: as texts, binary in base64; numbers without superfluous zeros."""
+        """Yield the rows of some keys. ``keys``: texts; binary is base64, numbers have no superfluous zeros."""
 
     def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
         """Return how many changes, except READs, occur more than once, and examples of their event ids and keys."""

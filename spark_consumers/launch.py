@@ -123,7 +123,7 @@ def session_for(
 ) -> SparkSession:
     """Return the ``given`` session once it is checked, otherwise a new one, which ``stack`` closes if we own it.
 
-    ``locks``: also held by the JVM, which may write for a moment after this process ends.
+    ``locks``: locks that the JVM holds, too: it may write for a moment after this process ends.
     """
     delta = any(each.delta for each in consumers)
     if given is not None:

@@ -91,7 +91,7 @@ def rename(renames: Iterable[tuple[str, str]]) -> None:
 
 
 class LocalFolder:
-    """A folder with small text files. ``uri``: in Spark's form."""
+    """A folder with small text files. ``uri``: its URI in Spark's form."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

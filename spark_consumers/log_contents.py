@@ -36,7 +36,7 @@ class LogContents:
         return json.dumps({_MARK: vars(self)}, separators=(",", ":"))
 
     def keep_only(self, topics: Mapping[str, str]) -> None:
-        """Forget the offsets of topics that were created again. ``topics``: their current ids."""
+        """Forget the offsets of topics that were created again. ``topics``: the current ids of all topics."""
         for topic in created_again(self.topics, topics):
             self.offsets.pop(topic, None)
         self.topics.update(topics)
@@ -51,7 +51,7 @@ class LogContents:
         ]
 
     def after(self, begin: Offsets, end: Offsets, newest: Mapping[str, int]) -> Self:
-        """Return the contents after a batch is appended. ``newest``: of the batch, by ``source/table``."""
+        """Return the contents after a batch is appended. ``newest``: the batch's newest times, by ``source/table``."""
         offsets = {topic: dict(partitions) for topic, partitions in self.offsets.items()}
         for topic, partition, start, stop in _ranges(begin, end):
             of_topic = offsets.setdefault(topic, {})

@@ -27,7 +27,7 @@ class DecodeStatus(StrEnum):
 class RecordField:
     """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
 
-    ``column``: ``N`` for a numeric DynamoDB key column, otherwise None. ``sql``: as for `KeyColumn`, or empty.
+    ``column``: ``N`` for a numeric DynamoDB key column, otherwise None. ``sql``: see `KeyColumn`; may be empty.
     """
 
     avro: str

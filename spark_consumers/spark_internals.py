@@ -1,4 +1,4 @@
-"""What the consumers use of Spark, Delta and Iceberg that these do not promise to keep, where nothing public serves.
+"""The internals of Spark, Delta and Iceberg that the consumers use where there is no public interface.
 
 The Java classes of this folder also use `InternalRow`, what it consists of, and `XXH64`.
 """
@@ -62,7 +62,7 @@ def rows_of(frame: DataFrame) -> Any:
 
 
 def frame_of(internals: Any, session: SparkSession, rows: Any, kind: DataType, size: int) -> DataFrame:
-    """Return a frame of Spark's rows by an object of SparkInternals.java. ``size``: the bytes that Spark assumes."""
+    """Return Spark's rows as a frame. ``internals``: a Java `SparkInternals`. ``size``: bytes that Spark assumes."""
     found = internals.frame(session._jsparkSession, rows, java_type(session.sparkContext, kind), size)
     return DataFrame(found, session)
 

@@ -71,10 +71,11 @@ _EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 
 class TableConsumer(Consumer):
-    """Applies batches of changes to tables by ``rule``. ``notes``: of the tables.
+    """Applies batches of changes to tables by ``rule``. ``notes``: the notes of the tables.
 
     ``at_most``: records per batch. ``apply_every``: seconds that a record may wait for a full batch. ``delta_at``: the
-    location of the tables if they are in Delta. ``bytes_at_most``: of values that the rule gets at once; None: any.
+    location of the tables if they are in Delta. ``bytes_at_most``: bytes of values that the rule gets at once; None for
+    any.
     """
 
     def __init__(

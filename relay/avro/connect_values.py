@@ -119,7 +119,7 @@ _WRITERS: dict[Semantic, Callable[[Any], bytes]] = {
 
 
 def required(kind: str, connect: ConnectType) -> Writer:
-    """Return the writer of a column that is never null. ``kind``: its `Column.type`."""
+    """Return the writer of a column that is never null. ``kind``: the `Column.type`."""
     if connect.semantic is None:
         return columns.writer(kind)
     if connect.semantic is Semantic.DECIMAL:

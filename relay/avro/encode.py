@@ -28,7 +28,7 @@ class Unencodable(RelayError):
 
 
 class ChangeEncoder:
-    """Encodes the changes of a table. ``schema``: from `change_schema`. ``header``: as its registration returned it."""
+    """Encodes the changes of a table. ``schema``: a `change_schema`. ``header``: what its registration returned."""
 
     def __init__(self, schema: Mapping[str, Any], header: bytes) -> None:
         fields = {field["name"]: field["type"] for field in schema["fields"]}

@@ -68,8 +68,8 @@ _ENVIRONMENT: dict[str, Any] = {
 def part_reader(schema: Mapping[str, Any], columns: Collection[str]) -> PartReader:
     """Return the reader of operation, key, token, and only these columns of the images, by their original names.
 
-    An image that is text is read if there are any columns, otherwise it is "". ``schema``: as fastavro parses it.
-    Raises ``KeyError`` unless it is a schema of a table's changes.
+    An image that is text is read if there are any columns, otherwise it is "". ``schema``: a schema that fastavro has
+    parsed. Raises ``KeyError`` unless it is a schema of a table's changes.
     """
     compiler = _Compiler()
     lines = []

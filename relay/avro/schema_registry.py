@@ -126,7 +126,7 @@ class RegistrySchemas:
         return [is_empty and lacks for is_empty, lacks in zip(empty, earlier.lacks(wanted), strict=True)]
 
     def name_of(self, topic: str, table: str | None) -> str:
-        """Return the subject of the schemas of a table on ``topic``. ``table``: its `namespace_of`.
+        """Return the subject of the schemas of a table on ``topic``. ``table``: the table's `namespace_of`.
 
         A subject of two tables would refuse the second one's schema, as one that is not compatible. A table keeps its
         own subject when it has the topic for itself again. Raises `Unavailable`.

@@ -68,7 +68,7 @@ class AppliedChanges(StoredRecord):
 class Continuity:
     """How far one relay's changes were applied to the namespace of ``invalidator``, by all its consumers together.
 
-    ``relay``: its name. ``keys``: see `AppliedChanges`. Used by one thread at a time.
+    ``relay``: the relay's name. ``keys``: see `AppliedChanges`. Used by one thread at a time.
     """
 
     def __init__(self, invalidator: Invalidator, relay: str, keys: str) -> None:
@@ -85,8 +85,8 @@ class Continuity:
     def begin(self, ids: Mapping[str, str], start: Offsets, ends: Offsets, refusal: str | None = None) -> str | None:
         """Invalidate the namespace if changes before ``start`` may be missing in it, and return why.
 
-        ``ids``, ``ends``: of the topics at present. ``refusal``: raised as ``ConfigError`` if the store has no state
-        for this cache, so that the offsets may be another cache's. Raises ``Unavailable``.
+        ``ids``, ``ends``: the topics' present ids and ends. ``refusal``: the text of the ``ConfigError`` to raise if
+        the store has no state for this cache, so that the offsets may be another cache's. Raises ``Unavailable``.
         """
         self._ids = ids
         wanted = AppliedChanges(self._keys, ids, start)

@@ -191,8 +191,8 @@ def emptied(entry: Entry) -> Entry | None:
 def filled(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0) -> Entry | None:
     """Return the entry of a value that was loaded under a lease, or None if it must not be stored.
 
-    ``floors``: of the lease's generation, read after the lease was known to be possible. The entry has only the
-    loader's tokens: any invalidation clears a value that was read without a token.
+    ``floors``: the floors of the lease's generation, read after the lease was known to be possible. The entry has only
+    the loader's tokens: any invalidation clears a value that was read without a token.
     """
     if not loaded.canonical:
         return None  # I6: nothing would ever invalidate it

@@ -221,7 +221,7 @@ class FloorsReader:
         self._was_read = False
 
     def read(self, generation: str) -> dict[str, EventToken | None]:
-        """Return a generation's floors, for entries read before; lost entries raise them. Raises ``Unavailable``."""
+        """Return a generation's floors, for entries already read. Lost entries raise floors. Raises ``Unavailable``."""
         key = floors_key(self._namespace)
         for _ in range(_ATTEMPTS):
             (stored,), _ = self._store.read([key], generation_key(self._namespace))

@@ -155,7 +155,7 @@ def _hints(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _type_name(annotation: Any) -> str:
-    """Return an annotation's name in ``_FROM_TEXT``; the annotation may be a text. Empty for other annotations."""
+    """Return an annotation's name in ``_FROM_TEXT``; the annotation may be a text. Return "" for others."""
     if isinstance(annotation, str):
         return name if (name := annotation.removesuffix(" | None").rpartition(".")[2]) in _FROM_TEXT else ""
     while (supertype := getattr(annotation, "__supertype__", None)) is not None:

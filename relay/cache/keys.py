@@ -187,10 +187,10 @@ def gap_bump(record: bytes, sources: Collection[str]) -> str | None:
 def key_text(template: str, row: Mapping[str, Any]) -> str:
     """Return the cache key of a row, as the consumer of the cache computes it.
 
-    ``template``: as in ``cache.keys``. ``row``: by column name, at least the template's columns, as a driver or boto3
-    returns them, or as DynamoDB's typed values. Raises ``ValueError`` if the row has no such key, because a column is
-    null or absent, or if a value has no known text. Lists, sets and maps have none, nor do DATETIME and TIME columns as
-    Python objects, which do not say how many decimals the database prints: select them as text.
+    ``template``: a template as in ``cache.keys``. ``row``: by column name, at least the template's columns, as a driver
+    or boto3 returns them, or as DynamoDB's typed values. Raises ``ValueError`` if the row has no such key, because a
+    column is null or absent, or if a value has no known text. Lists, sets and maps have none, nor do DATETIME and TIME
+    columns as Python objects, which do not say how many decimals the database prints: select them as text.
 
         >>> key_text("order:{customer}:{total}", {"customer": "ada", "total": Decimal("19.90")})
         'order:ada:19.9'

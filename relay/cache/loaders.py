@@ -228,9 +228,10 @@ class KeyspaceLoader(ReplicaLoader):
     Threads may share it: each reads on its own connections. A read is made on a server that is known to be fresh enough
     for all its keys, if there is one. ``primaries``: by shard, what loads the keys where the read was not.
 
-    A lookup vindex must be unique, and is asked once for all keys. Its answers may change at any time: a key without
-    a row anywhere, or that another shard has invalidated, is not stored. ``remembered``: for how many keys the shard is
-    remembered. Such a shard is used while it alone has invalidated the key, and has a row for it.
+    A lookup vindex must be unique, and is asked once for all keys. Its answers may change at any time: a key is not
+    stored if no shard has a row for it, or if another shard has invalidated it. ``remembered``: the number of keys
+    whose shard is remembered. A remembered shard is used as long as no other shard has invalidated the key, and it has
+    a row for it.
     """
 
     def __init__(

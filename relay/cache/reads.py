@@ -57,7 +57,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Reads:
-    """The state of one call of ``get_many``. ``adds``, ``too_old``: as in ``CountedReads``."""
+    """The state of one call of ``get_many``. ``adds``, ``too_old``: see ``CountedReads``."""
 
     calls: Calls
     refused: bytes | None

@@ -61,7 +61,8 @@ class Store(Protocol):
     def renew(self, generation_key: str) -> str:
         """Begin a new generation and return it. No value of an earlier generation is served from then on.
 
-        If there is no room for the new one, the old one is removed and ``Unavailable`` is raised, here and in reads.
+        If there is no room for the new generation, the old one is removed and ``Unavailable`` is raised, here and in
+        reads.
         """
 
     def losses(self) -> str:

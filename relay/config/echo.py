@@ -12,7 +12,7 @@ from relay.config.yaml_file import Document, Location
 
 
 def echo(config: Config, document: Document) -> dict[str, Any]:
-    """Return the data of an equivalent file, in which each DynamoDB table is a source. ``document``: of ``config``."""
+    """Return the data of an equivalent file, in which each DynamoDB table is a source. ``document``: the config's."""
     found = config.model_dump(mode="json", by_alias=True, exclude_none=True)
     folder = Path(document.name).parent.absolute()
     found["sources"] = [{"name": source["name"], "type": source["type"], **source} for source in found["sources"]]

@@ -139,7 +139,7 @@ def uncompactable(source: PerTableConfig, *, shared: bool) -> str:
 def contradictions(
     by_table: Mapping[str, Mapping[str, Any]], sources: Mapping[str, PerTableConfig], shared: Collection[str]
 ) -> Iterator[tuple[Location, str]]:
-    """Yield problems with the settings of tables. ``sources``: by table. ``shared``: the tables that share a topic."""
+    """Yield problems with tables' settings. ``sources``: sources by table. ``shared``: tables that share a topic."""
     for table, source in sources.items():
         settings = chosen(by_table, table)
         place, policy = settings.get(_POLICY, ((), ""))

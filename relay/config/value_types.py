@@ -65,7 +65,7 @@ def start_time(start: str, now: float) -> float | None:
 
 
 def iso_time(seconds: float, timespec: str = "seconds") -> str:
-    """Return a time since the epoch as text that `start_time` can parse. ``timespec``: as in ``datetime.isoformat``."""
+    """Return a time since the epoch as text that `start_time` can parse. ``timespec``: see ``datetime.isoformat``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 

@@ -17,7 +17,8 @@ _PAUSE = 0.25  # seconds between two looks at whether an incident is due
 class Incident(NamedTuple):
     """A change to the database itself, such as a failover, during the load.
 
-    ``at``: when, as a fraction of the load's duration. ``do``: makes the change and returns a description of it.
+    ``at``: the time of the change, as a fraction of the load's duration. ``do``: makes the change and returns a
+    description of it.
     """
 
     at: float

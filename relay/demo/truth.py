@@ -97,7 +97,7 @@ def final_versions(history: Mapping[Item, Sequence[RecordedWrite]]) -> dict[Item
 
 
 def check_versions(what: str, expected: Mapping[Item, int], found: Mapping[Item, int | None]) -> list[str]:
-    """Check that ``found`` has the same items at the same versions. ``what``: its name in the problems."""
+    """Check that ``found`` has the same items at the same versions. ``what``: the name of ``found`` in the problems."""
     return [
         f"{what}: {item} is at version {found.get(item)}, not {expected.get(item)}"
         for item in sorted(expected.keys() | found.keys())
@@ -114,7 +114,7 @@ def stale_reads(
     """Check that each read is at least as new as the last invalidation applied before it started (I6).
 
     ``changes``: the changes of each item, in order. ``before``: the versions of items that existed earlier.
-    ``applied_at``: when the invalidation for a change was in the cache.
+    ``applied_at``: returns when the invalidation for a change was in the cache.
     """
     problems = []
     applied: dict[Item, list[float]] = {}

@@ -20,7 +20,7 @@ from relay.kafka.changes import ReceivedChange, changes
 class TopicWatch(Repeating):
     """Reads the topic of a table from its beginning, and records when each change arrived (epoch seconds).
 
-    ``changes``: of the stream. ``reads``: the rows of snapshots. ``ended``: the end marks of snapshots.
+    ``changes``: the changes of the stream. ``reads``: the rows of snapshots. ``ended``: the end marks of snapshots.
     """
 
     def __init__(self, config: Config, table: str) -> None:

@@ -38,7 +38,7 @@ class Pace:
         self._growths = 0
 
     def repeat(self, call: Callable[[], T], tries: int, is_passing: Callable[[Exception], bool]) -> T:
-        """Make ``call``, again at this pace after errors for which ``is_passing`` is true. Raises the last error."""
+        """Make ``call``; retry at this pace after errors for which ``is_passing`` is true. Raises the last error."""
         while True:
             begun = self.wait()
             try:

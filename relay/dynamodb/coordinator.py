@@ -56,7 +56,7 @@ class Coordinator:
 
     @property
     def token(self) -> StreamToken:
-        """The current position in each shard: after the records that were handed out, not those fetched (I4)."""
+        """The current position in each shard: after the last record handed out, not the last one fetched (I4)."""
         needed = self.graph.needed_by_token(self.started)
         shards = [self._shard(name).token(self.graph.parent(name)) for name in needed]
         return StreamToken(self.session.stream_arn, tuple(self.started), tuple(shards))
@@ -99,7 +99,7 @@ class Coordinator:
                 self.buffer.push(records, shard)
 
     def start_at_token(self, token: StreamToken) -> None:
-        """Start by the rule of `resume`, which raises ``InvalidStream``. Lost shards are reported as gaps."""
+        """Start where `resume` says. Raises ``InvalidStream``. Lost shards are reported as gaps."""
         found = resume(token, self._list().shards, lambda: self._list().shards, self.session.has)
         self.graph.add(found.shards.values())
         self.graph.end(*found.finished, *found.lost)

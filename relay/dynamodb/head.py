@@ -33,7 +33,7 @@ _MANY_EMPTY_PAGES = 100
 class HeadSearch:
     """What a shard's pages reveal about its head. Used by the thread that reads the shard.
 
-    ``is_closed``, ``is_awaited``: as in `Opening`. ``clock``: seconds that never go back.
+    ``is_closed``, ``is_awaited``: see `Opening`. ``clock``: seconds that never go back.
     """
 
     is_closed: Callable[[], bool] = lambda: False

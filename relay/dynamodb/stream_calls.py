@@ -80,7 +80,7 @@ class AnswerDates:
 
 
 def retried(call: Callable[[], T], doing: str, pace: Pace) -> T:
-    """Return the result of ``call``, made again at ``pace`` after ``Transient``. ``doing``: for the message.
+    """Return the result of ``call``, retried at ``pace`` after ``Transient``. ``doing``: names the call in the error.
 
     Raises ``Unavailable`` after 8 tries, about 20 seconds if nothing else shares the pace.
     """

@@ -60,7 +60,7 @@ class _Sent:
 
 
 class Publishing:
-    """The open transaction and the pages in it. ``sources``: by name. ``producers``: of the transactions."""
+    """The open transaction and its pages. ``sources``: sources by name. ``producers``: the transactions' producers."""
 
     def __init__(
         self,

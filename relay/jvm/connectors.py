@@ -30,7 +30,7 @@ _LEFT_OUT = (
 
 @dataclass(frozen=True)
 class Connectors:
-    """``spark``: for Kafka, Avro and Delta. ``iceberg``: None where Iceberg has no release for this Spark."""
+    """``spark``: the jars for Kafka, Avro and Delta. ``iceberg``: None where Iceberg has no release for this Spark."""
 
     spark: JarSet
     iceberg: JarSet | None

@@ -342,7 +342,7 @@ def read_change(fields: Mapping[str, Any], topic: str, partition: int, offset: i
 
 
 def _begin_group(offsets: GroupOffsets, start: str, ids: Mapping[str, str]) -> None:
-    """Commit ``start`` for a group without offsets. ``ids``: of the topics, read before ``start`` is resolved."""
+    """Commit ``start`` for a group without offsets. ``ids``: the topics' ids, read before ``start`` is resolved."""
     if offsets.committed() is not None:
         return
     try:

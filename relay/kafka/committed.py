@@ -61,9 +61,9 @@ def read_committed(
 ) -> Generator[Message, None, None]:
     """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 
-    ``ends``: the first and the end offset to read of each partition. ``exit_at_end``: stop at the end offsets, however
-    long that takes while records arrive, with at most ``patience`` seconds without one. ``flush``: called whenever no
-    record is waiting. ``look``: called before each record; may assign more partitions, without an end.
+    ``ends``: for each partition, the first offset to read and the end offset. ``exit_at_end``: stop at the end offsets,
+    however long that takes while records arrive, with at most ``patience`` seconds without one. ``flush``: called
+    whenever no record is waiting. ``look``: called before each record; may assign more partitions, without an end.
     """
     # librdkafka requires a group. Partitions are assigned and nothing is committed, so it never exists.
     group = f"{config.name}.tail"

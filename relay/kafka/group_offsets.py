@@ -201,7 +201,7 @@ class GroupOffsets:
         return [TopicPartition(topic, number) for topic in self.topics for number in sorted(found[topic].partitions)]
 
     def resolve(self, start: str, *, option: str = "--from", others: int = EARLIEST, makes_up: bool = False) -> Offsets:
-        """Return the present offsets for ``start``, as `check_start` knows it. ``option``: its name in errors.
+        """Return the present offsets for ``start``, as `check_start` knows it. ``option``: names it in errors.
 
         ``others``: the offset for partitions that JSON leaves out. ``makes_up``: whether this start makes up for unread
         records of a topic that was created again. Raises ``ConfigError``.

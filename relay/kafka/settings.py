@@ -79,7 +79,7 @@ def barrier_timeout(transaction_timeout: float) -> float:
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """``client``: for consumers and admin clients. ``producer``: all settings of the transactional producer.
+    """``client``: settings of consumers and admin clients. ``producer``: all settings of the transactional producer.
 
     ``transaction_timeout``: seconds. ``limits``: see ``largest_records``; empty until the topics are known.
     """

@@ -21,8 +21,8 @@ _TIMEOUT = 5.0
 
 
 class Unread(NamedTuple):
-    """``offsets``: in all topics; the end of a transaction takes one, too. ``is_late``: whether one is older than
-    `LATE`."""
+    """``offsets``: the unread offsets in all topics; the end of a transaction takes one, too. ``is_late``: whether one
+    is older than `LATE`."""
 
     offsets: int
     is_late: bool

@@ -35,7 +35,7 @@ IsFresh = Callable[[EventToken], bool]
 
 @dataclass(eq=False)
 class WatchedShard:
-    """The servers of a shard, replicas first. ``name``: in tokens. ``max_lag``: seconds before others come first."""
+    """A shard's servers, replicas first. ``name``: its name in tokens. ``max_lag``: seconds; then others come first."""
 
     name: str
     servers: Sequence[WatchedServer]
@@ -251,8 +251,8 @@ class KeyspaceQueries:
     ) -> dict[str, Answer]:
         """Run a query in all shards at once; return the rows, the token and ``fresher`` for each, in key order.
 
-        ``sharding_keys``: only in their shards. ``compare_event_tokens``: by the name of the shard. Raises as
-        ``execute`` does.
+        ``sharding_keys``: keys to whose shards the query is limited. ``compare_event_tokens``: the tokens by shard
+        name. Raises as ``execute`` does.
         """
         compare = compare_event_tokens or {}
         if unknown := compare.keys() - set(self.shards):

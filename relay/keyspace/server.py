@@ -52,7 +52,7 @@ class ServerState(NamedTuple):
 class WatchedServer:
     """A server at an address, which any number of threads may query. ``shard``: its name in tokens.
 
-    ``watch``, ``connect``: open connections. ``tried``: set once it is watched, or could not be.
+    ``watch``, ``connect``: open connections. ``tried``: is set once the server is watched, or cannot be.
     """
 
     address: str

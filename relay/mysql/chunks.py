@@ -331,7 +331,7 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
 def _by_bytes(column: _Selected, first: int) -> _Selected:
     """Return how to compare a text of the key, its ``first`` characters or all, where the server has to sort it (I1).
 
-    In some collations, such as cp1250_czech_cs, texts are sorted in another order than they compare.
+    In some collations, such as cp1250_czech_cs, sorting and comparing put texts in different orders.
     """
     form = f"CAST(LEFT({{}}, {first}) AS BINARY)" if first else "CAST({} AS BINARY)"
     return replace(column, compared=form, tested=form, literal=lambda raw: f"X'{raw.hex()}'")

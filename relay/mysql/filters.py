@@ -26,7 +26,7 @@ _SYSTEM = {"information_schema", "innodb_memcache", "mysql", "performance_schema
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters of a binlog or replication. ``shows_rewrites``: with ``Rewrite_DB``, as in MariaDB from 10.11 on."""
+    """The filters of a binlog or replication. ``shows_rewrites``: whether they have ``Rewrite_DB`` (MariaDB 10.11+)."""
 
     texts: Mapping[str, str]
     shows_rewrites: bool = True

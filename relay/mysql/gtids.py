@@ -10,7 +10,7 @@ from relay.gtid import GtidSet, MariaDBSet, parse
 
 
 class Executed:
-    """A growing GTID set. ``position``: its text, flavour in front. Raises ``RelayError`` for the other flavour."""
+    """A growing GTID set. ``position``: its text, with the flavour. Raises ``RelayError`` for the other flavour."""
 
     def __init__(self, start: GtidSet, flavour: str) -> None:
         if start and start.flavour != flavour:

@@ -44,7 +44,7 @@ class ShardHead:
         self._forget()
 
     def start(self, server: ReadableServer, asked: float) -> None:
-        """Set the head when reading from ``server`` begins. ``asked``: when it was asked. Raises ``Unavailable``."""
+        """Set the head before ``server`` is read. ``asked``: when the server was asked. Raises ``Unavailable``."""
         self._head = server.executed, asked
         if not server.role.is_primary:
             self._head, self._wanted_at = None, asked

@@ -251,8 +251,8 @@ class BinlogShardReader:
     def _require_binlogs(self, server: ServerConnection, is_primary: bool) -> None:
         """Raise ``BinlogPurged`` for transactions added to a MySQL server's executed set without its binlog (I9).
 
-        The server never sends them, and would report that only on a new connection. It also stops sending after its
-        binlogs were reset and its executed set was restored; then raise ``Interrupted``, to connect again (I1).
+        The server never sends them, and would report that only on a new connection. A server also stops sending after
+        its binlogs were reset and its executed set was restored. Raise ``Interrupted`` then, to connect again (I1).
         """
         if self._unlogged is None:
             if not server.is_mariadb and self.head.is_overdue():

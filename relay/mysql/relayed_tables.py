@@ -208,7 +208,7 @@ class LoggedStatements:
         self.published: list[AppliedStatement] = []
 
     def read(self, event: Statement, said: Classified, executed: GtidSet, gtid: str) -> None:
-        """Follow a statement of the transaction ``gtid``. ``said``: its effect. ``executed``: the set before it."""
+        """Follow a statement of the transaction ``gtid``. ``said``: its effect. ``executed``: GTIDs before it."""
         self.followed.begin(said, executed, event.timestamp)
         self.gone += (gone := self.followed.gone_unseen(said))
         applied = self.followed.apply(said, event.sql, event.sql_mode, self.layouts.known())

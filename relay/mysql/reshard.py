@@ -107,7 +107,7 @@ def _in_order(names: Iterable[str]) -> list[str]:
 
 
 class _Targets(NamedTuple):
-    """A reshard's targets when they were asked. ``positions``: by shard, its own executed set. ``rows``: of all."""
+    """A reshard's targets when they were asked. ``positions``: executed sets by shard. ``rows``: the rows of all."""
 
     reshard: Reshard
     positions: Mapping[str, str]

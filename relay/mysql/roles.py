@@ -17,7 +17,7 @@ _NEWEST = "SELECT CHANNEL_NAME, LAST_QUEUED_TRANSACTION FROM performance_schema.
 
 @dataclass(frozen=True, slots=True)
 class ReplicatedFrom:
-    """The server that a replica replicates from. ``identity``: as in ``ServerConnection``, "" while not connected.
+    """The server that a replica replicates from. ``identity``: see ``ServerConnection``; "" while not connected.
 
     ``received``: the newest GTIDs that came from it. Unless this ``is_exact``, others may be among them: all that the
     replica has executed, or what came from all its sources.

@@ -27,7 +27,7 @@ _CERTAIN = 1.0  # seconds that a primary must lack transactions that were read b
 
 @dataclass
 class ReadableServer:
-    """A server to read from. ``executed``: its GTID set when it was asked."""
+    """A server to read from. ``executed``: its executed GTID set when it was asked."""
 
     server: ServerConnection
     role: Role

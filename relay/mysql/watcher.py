@@ -71,7 +71,7 @@ class ReplicationWatcher:
 
     @property
     def silence(self) -> float:
-        """Seconds since the server last answered, about once a second; infinite while it is not watched."""
+        """Seconds since the server last answered; it is asked about once a second. Infinite while it is not watched."""
         return time.monotonic() - self._seen[1]
 
     @property

@@ -67,7 +67,7 @@ BINARY = (
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table's definition. ``primary``: in the key's order. ``problem``: why a column, left out, is not carried."""
+    """A table's definition. ``primary``: key columns in order. ``problem``: why a left-out column is not carried."""
 
     columns: Sequence[Column]
     primary: Sequence[str]

@@ -67,7 +67,7 @@ class TransactionChanges:
         origin: Origin | None = None,
         skip: PublishedRows | None = None,
     ) -> None:
-        """Begin the transaction ``gtid``. ``position``: the executed set with it. ``timestamp``: in seconds.
+        """Begin the transaction ``gtid``. ``position``: the executed set with it. ``timestamp``: the time, in seconds.
 
         ``committed_at``: microseconds, if known more exactly. ``skip``: its rows that were already published.
         ``origin``: where it was first made; its changes then have the same event ids as there.
@@ -182,7 +182,7 @@ class TransactionChanges:
         return gtid, executed, timestamp
 
     def add(self, blocks: Sequence[ChangeBlock], position: str, floor: int, size: int, behind: int) -> None:
-        """Add whole transactions that are blocks already. ``position``, ``floor``: of the last token."""
+        """Add whole transactions that are blocks already. ``position``, ``floor``: those in the last token."""
         self._end_part()
         self._parts += blocks
         self._add(size, behind, floor, position)

@@ -34,7 +34,8 @@ def compiled_rows(
 ) -> CompiledRows | None:
     """Return a table's rows in the core's form; None without the core, or if not all rows are published.
 
-    ``fields``: of row and key, from ``relay.avro.compiled_fields``. ``read``: decodes a row. ``copied``: for snapshots.
+    ``fields``: the fields of row and key, from ``relay.avro.compiled_fields``. ``read``: decodes a row. ``copied``:
+    whether the rows are a snapshot's.
     """
     if fields is None or table.wanted is not None or native.core() is None:
         return None
@@ -57,7 +58,8 @@ def copied_rows(
 ) -> ChangeParts | None:
     """Return the READs of a page of rows, or None if only Python can make them. Other threads continue meanwhile.
 
-    ``form``: of ``pages``, see ``relay/native/src/reads.rs``. ``now``: seconds, when the page was requested.
+    ``form``: the form of ``pages``, see ``relay/native/src/reads.rs``. ``now``: when the page was requested, in
+    seconds.
     """
     core = native.core()
     if rows is None or core is None:

@@ -64,7 +64,7 @@ class AppliedStatement:
 
 @dataclass(frozen=True, slots=True)
 class TablesNow:
-    """The tables of the database now. ``executed``: the server's transactions later. ``at``: its clock, still later."""
+    """The tables of the database now. ``executed``: the server's GTID set later. ``at``: its time, still later."""
 
     tables: dict[str, Shape]
     executed: GtidSet
@@ -75,7 +75,7 @@ class TablesNow:
 class FollowedTables:
     """Follows the tables of one shard. Used by the thread that reads the shard.
 
-    ``database``: as in the names of statements. ``is_relayed``: whether a table of it is. ``rules``: the rules of a
+    ``database``: the database's name in statements. ``is_relayed``: whether a table of it is. ``rules``: the rules of a
     table's protected columns. ``text``: whether a text column without a character set is text, see `Shape`.
     ``hides_values``: publish statements without their values, which may be values of protected columns. ``rereads``:
     whether a table is read again if its rows have changed unseen, by its name and its published columns, or None if
@@ -135,7 +135,7 @@ class FollowedTables:
     def begin(self, said: Classified, executed: GtidSet, began_at: int) -> None:
         """Use or correct the server's answer, before `apply`. ``executed``: the transactions before the statement.
 
-        ``began_at``: when it began, in seconds, rounded down, by the clock of its server.
+        ``began_at``: when the statement began, in whole seconds (rounded down) by the clock of its server.
         """
         self._has_json = not isinstance(executed, MariaDBSet)
         now = self._now

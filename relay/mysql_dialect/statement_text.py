@@ -26,7 +26,7 @@ UNKNOWN_MODE = 1 << 63 | ANSI_QUOTES | BRACKETS | NO_BACKSLASH_ESCAPES
 
 @cache
 def _token(sql_mode: int, is_open: bool = True) -> re.Pattern[str]:
-    """Return the pattern of a token. ``is_open``: in a comment whose text is executed, which ``*/`` ends.
+    """Return the pattern of a token. ``is_open``: whether it is in a comment whose text is executed, which ``*/`` ends.
 
     As for the servers, blanks are six ASCII characters, and every character beyond ASCII belongs to a name. The text of
     each comment with ``!`` is executed, since a server logs a blank instead if it has not executed it: for MySQL,
@@ -92,7 +92,7 @@ END = Token("", False)
 
 
 def tokens(sql: str, sql_mode: int, *, with_literals: bool = False) -> Iterator[Token]:
-    """Return the tokens, without comments. ``with_literals``: with texts, which are not names, in their quotes."""
+    """Return the tokens, without comments. ``with_literals``: include text literals, in their quotes."""
     for found in _found(sql, sql_mode):
         kind, text = found.lastgroup, found[0]
         if kind in ("tick", "bracket") or (kind == "double" and sql_mode & ANSI_QUOTES):
@@ -181,8 +181,8 @@ def without_values(sql: str, sql_mode: int = 0) -> str:
     """Return a statement without comments, with `MASKED` in place of each literal, even of a name in double quotes.
 
     Sizes of types stay. The statement ends before its first value where that is ambiguous: whether a backslash ends a
-    literal depends on the session, and an unfinished literal or comment may hide another. The same holds for the end of
-    a comment that has not begun, because its slash may begin one.
+    literal depends on the session, and an unfinished literal or comment may hide another. The same holds for a ``*/``
+    outside a comment, because its slash may begin one.
     """
     parts: list[str] = []
     before: tuple[str, ...] = ("", "", "")  # the tokens before this one, the latest last

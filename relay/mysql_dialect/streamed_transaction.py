@@ -52,7 +52,7 @@ class Tally:
     ``rows_of``: by table, the rows of the open transaction that were taken or skipped, without the one held back.
     ``size``: estimated bytes of the changes that are ready. ``behind``: how many changes were made in transactions that
     are behind; the reader resets it. ``token``: the token of the last change. ``held_size``: the bytes of the row that
-    is held back, 0 if none is. ``held_table``: its table.
+    is held back, 0 if none is. ``held_table``: the table of the row that is held back.
     """
 
     rows_of: dict[str, int] = field(default_factory=dict)

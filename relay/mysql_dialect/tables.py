@@ -24,7 +24,7 @@ Row = Sequence[Any]  # the values of one row in the order of its table's columns
 
 
 class Unfit(RelayError):
-    """A table cannot be relayed as it is. ``why``: also what to do, follows "the table ..."; "" for several tables."""
+    """A table cannot be relayed as it is. ``why``: follows "the table ...", with what to do; "" for several tables."""
 
     def __init__(self, message: str, why: str = "", *, lacks_key: bool = False) -> None:
         super().__init__(message)
@@ -44,7 +44,8 @@ class Table:
     excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes a row's, or None
     if the table's primary vindex cannot be computed. ``replaced``: by column, the function that makes the text
     published in place of a value. ``wanted``: whether a row is published, or None if all are. ``columns``, ``primary``:
-    of the table at its source. ``is_strict``: whether a row that cannot be carried is refused when it is read.
+    the columns and the primary key of the table at its source. ``is_strict``: whether a row that cannot be carried is
+    refused when it is read.
     """
 
     schema: TableSchema
@@ -76,8 +77,9 @@ def lay_out(
     """Return the layout of a table. ``key``: the columns used instead of a primary key.
 
     ``hash_key``: the columns that choose the partition (I2), by default the complete key; they become part of the key.
-    ``rules``: of protected columns, and perhaps of missing ones. ``where``: values of key columns of published rows.
-    Raises `Unfit` without a usable key, ``ConfigError`` for a rule of a key column and a condition on another.
+    ``rules``: the rules of protected columns, and perhaps of missing ones. ``where``: values of key columns of
+    published rows. Raises `Unfit` without a usable key, ``ConfigError`` for a rule of a key column and a condition on
+    another.
     """
     by_name = {column.name: column for column in columns}
     unfit = partial(Unfit.of, source, name)

@@ -48,8 +48,8 @@ class Access:
 def client_side(http: HttpConfig, *, own: bool = False) -> ssl.SSLContext | None:
     """Return the TLS context for the peers of ``http``; None means clear text. Raises ``ConfigError``.
 
-    ``own``: for a port of this machine that listens `EVERYWHERE`. It has the certificate of ``http``, which need not
-    have the address.
+    ``own``: whether the peer is a port of this machine that listens `EVERYWHERE`. It has the certificate of ``http``,
+    which need not have the address.
     """
     if http.certificate is None:
         return None

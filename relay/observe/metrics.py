@@ -16,7 +16,7 @@ _LATENCY_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric. ``name``: as exposed, with its unit; a counter's ends in ``_total``. ``buckets``: for a histogram."""
+    """A metric. ``name``: the exposed name, with its unit; a counter's ends in ``_total``. ``buckets``: histogram's."""
 
     name: str
     help: str

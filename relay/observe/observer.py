@@ -47,7 +47,7 @@ class Observer(Collector):
         self.registry.register(self)
 
     def begin_turn(self, take: Callable[[], WorkerStatus], *, waits: bool) -> None:
-        """Record a turn of the main loop, and ``take`` a status each second. ``waits``: for a commit."""
+        """Record a turn of the main loop; ``take`` a status each second. ``waits``: something waits for a commit."""
         now = self.clock()
         self.liveness.turn(waits=waits)
         if self.keeps_status and (self._status is None or now - self._taken >= _STATUS_INTERVAL):

@@ -127,7 +127,7 @@ class Peers:
     def fetch(self, address: str, path: str, seconds: float, at_most: int) -> tuple[int, str, bytes]:
         """Return the code, the reason and up to ``at_most`` bytes of an answer. Raises ``OSError``, ``HTTPException``.
 
-        ``seconds``: for each read; to connect, at most `_SECONDS`.
+        ``seconds``: the timeout of each read; connecting takes at most `_SECONDS`.
         """
         host, port = host_port(address)
         tls = self._own if host in EVERYWHERE else self._tls

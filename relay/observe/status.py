@@ -81,7 +81,7 @@ class SourceView:
         return [p for p in self.parents(shard) if not self.has_ended(p) and any(p in shards for shards in known)]
 
     def lag(self, now: float) -> float | None:
-        """See ``relay.records.lag``; None before there is a plan. ``now``: by the wall clock."""
+        """See ``relay.records.lag``; None before there is a plan. ``now``: the wall clock's time."""
         return None if self.plan is None else lag_since(source_watermark(self.plan, self.checkpoints), now) or 0.0
 
     def shard_lag(self, shard: str, now: float) -> float | None:

@@ -36,7 +36,7 @@ _MEMORY = 8 << 10  # KiB for SQLite's cache of pages, and the same for the rows 
 
 
 class ComparedRow(NamedTuple):
-    """A row. ``values``: of `ComparedTable.columns`; None if the stored row is unknown, or the true one not carried."""
+    """A row. ``values``: by `ComparedTable.columns`; None if the stored row is unknown or the true one not carried."""
 
     key: ComparedKey
     values: tuple[Any, ...] | None
@@ -76,7 +76,7 @@ class ComparedTable:
         return [None if self._is_item else column.name for column in self.columns]
 
     def of_source(self, key: Mapping[str, Any], image: Any) -> ComparedRow:
-        """Return a row of the source, without values if they cannot be carried. ``key``, ``image``: as in a change."""
+        """Return a source's row, without values if they cannot be carried. ``key``, ``image``: parts of a change."""
         values = None
         if not isinstance(image, Uncarriable):
             values = self._values([image] if self._is_item else [image[column.name] for column in self.columns])

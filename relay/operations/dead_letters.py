@@ -262,7 +262,7 @@ class DeadLetters:
     def _build_record(
         self, letter: DeadLetter, target: FoundTopic | None, schemas: WriterSchemas
     ) -> tuple[bytes, bytes, Headers]:
-        """Return value, key and headers of the record that redrives a dead letter. ``target``: its topic, or None."""
+        """Return value, key and headers of the record that redrives a dead letter. ``target``: the topic, or None."""
         if target is None or letter.partition >= target.topic.partitions:
             raise RelayError(f"{letter.topic}[{letter.partition}] is not a partition of this config's topics")
         if letter.encoding != "avro":

@@ -150,7 +150,7 @@ def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
 
 
 class ItemsTruth:
-    """Expected values that are DynamoDB items, in DynamoDB's typed JSON. ``templates``: of the cache's keys."""
+    """Expected values that are DynamoDB items, in DynamoDB's typed JSON. ``templates``: the cache's key templates."""
 
     def __init__(self, tables: Iterable[CachedItems], templates: Sequence[str]) -> None:
         self._tables, self._templates = list(tables), templates

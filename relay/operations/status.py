@@ -72,7 +72,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatus:
-    """A consumer. ``offsets_behind``: in all topics; None if it has not begun, or unknown, as ``error`` says.
+    """A consumer. ``offsets_behind``: the total of all topics; None if it has not begun, or if ``error`` says why.
 
     ``is_late``: see `Unread`.
     """

@@ -57,7 +57,7 @@ class Suspicion:
     def of_row(
         self, kept: ComparedRow | None, truth: ComparedRow | None, terms: Terms, *, from_start: bool = True
     ) -> Settled | None:
-        """Judge a stored row by the source's, None for a missing one. ``from_start``: as `KeptRows` has it."""
+        """Judge a stored row by the source's, None for a missing one. ``from_start``: see `KeptRows`."""
         digests = kept and kept.digest, truth and truth.digest
         if are_alike(*digests):
             return _CONSISTENT

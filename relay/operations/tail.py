@@ -40,8 +40,8 @@ def tail(
 ) -> None:
     """Pass every record of the topics ``names`` (default: all changes) to ``write``, until interrupted.
 
-    ``start``: as `GroupOffsets.resolve` takes it. ``exit_at_end``: return at the ends that the topics have when it
-    begins. ``flush``: is called whenever no record is waiting. ``keyrange``: pass over changes of Vitess' rows that
+    ``start``: a start that `GroupOffsets.resolve` takes. ``exit_at_end``: return at the ends that the topics have when
+    it begins. ``flush``: is called whenever no record is waiting. ``keyrange``: pass over changes of Vitess' rows that
     are not in it. Raises ``ConfigError`` for an unknown topic or start, ``Unavailable`` for a topic that does not exist
     yet.
     """

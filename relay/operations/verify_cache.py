@@ -98,7 +98,8 @@ def verify(
 ) -> Verification:
     """Compare up to ``sample`` values with their rows, which the consumer has ``within`` seconds to invalidate.
 
-    ``loaders``: as ``module:name``. ``say``: receives progress messages. Raises ``ConfigError`` and ``Unavailable``.
+    ``loaders``: names as ``module:name``. ``say``: receives progress messages. Raises ``ConfigError`` and
+    ``Unavailable``.
     """
     cache = config.cache
     if cache is None:

@@ -121,7 +121,7 @@ class WatchedTables(Samples):
 
 
 class WatchedCache(Samples):
-    """The cache. ``compare``: as `LoadersTruth.compare`. ``rules``: its keys."""
+    """The cache. ``compare``: such as `LoadersTruth.compare`. ``rules``: the cache's keys."""
 
     def __init__(
         self, *arguments: Any, store: SampledStore, namespace: str, compare: CompareValues, rules: CacheRules

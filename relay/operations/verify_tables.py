@@ -41,7 +41,7 @@ _Rows = tuple[ComparedRow | None, ComparedRow | None]  # the stored one and the 
 
 @dataclass(frozen=True, slots=True)
 class WrongRow:
-    """A row that has been wrong for ``seconds``. ``columns``: for a different row, the stored and the true values."""
+    """A row that has been wrong for ``seconds``. ``columns``: the stored and the true values of a different row."""
 
     kind: str
     key: dict[str, str]

@@ -21,7 +21,7 @@ def fill(future: Future[T], call: Callable[[], T]) -> None:
 
 
 class SlowCall(Future[T]):
-    """A call that starts at once in a thread, which only fills in this future. ``name``: of the thread."""
+    """A call that starts at once in a thread, which only fills in this future. ``name``: the thread's name."""
 
     def __init__(self, name: str, call: Callable[[], T]) -> None:
         super().__init__()

@@ -83,7 +83,7 @@ class OpenShard:
     _losses: LostOften = field(default_factory=LostOften)
 
     def note(self, result: ReadResult, now: float) -> None:
-        """Count a result. ``now``: by the pool's clock."""
+        """Count a result. ``now``: the time by the pool's clock."""
         self.empty = 0 if isinstance(result, Page) and result.counts.records else self.empty + 1
         if isinstance(result, Unreadable):
             self.lost_often = not self.failures and self.reader.streams and self._losses.note(now)
@@ -115,7 +115,7 @@ class OpenShard:
         return page.pause == 0.0 or (page.pause is None and self.reader.streams and page.counts.records > 0)
 
     def wait_after(self, result: ReadResult, longest: float = LONGEST_WAIT) -> float:
-        """Return the seconds from the start of the read with ``result`` to the next. ``longest``: for an idle shard."""
+        """Return the seconds from the start of the read of ``result`` to the next; ``longest`` for an idle shard."""
         if not isinstance(result, Page):
             return backoff(self.failures)
         if result.pause is not None:

@@ -96,7 +96,7 @@ class Lineage:
         return self.is_gone(parent) and not self._was_missed(parent, child)
 
     def _is_past(self, parent: str, child: str) -> bool:
-        """Whether ``parent`` was trimmed before the plan: two listings lack ``child``, and no listing names it."""
+        """Whether ``parent`` was trimmed before the plan: two listings lack ``child``, and ``parent`` is unknown."""
         is_known = parent in self.committed.checkpoints or parent in self.listed
         return not is_known and self.is_gone(child) and not self._was_missed(parent, child)
 

@@ -196,7 +196,7 @@ class MariaDB(SQLServer):
 
     @property
     def replication(self) -> dict[str, Any]:
-        """SHOW SLAVE STATUS, empty if it has no primary."""
+        """The row of SHOW SLAVE STATUS; empty if this server has no primary."""
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW SLAVE STATUS")
             row = cursor.fetchone()

@@ -18,7 +18,7 @@ _LIBRARIES = ("libevent", "libsasl2")  # packages that Debian's memcached needs 
 class MemcachedServer(EmbeddedServer):
     """The ``memcached`` on the PATH, or else from this machine's Debian or Ubuntu, on the loopback address.
 
-    ``options``: for its command line, by name: ``{"max-item-size": "8m"}``.
+    ``options``: options of its command line, by name: ``{"max-item-size": "8m"}``.
     """
 
     name = "memcached"

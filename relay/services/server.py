@@ -23,9 +23,9 @@ _STARTS = 3  # attempts, each with other ports
 class EmbeddedServer(ABC):
     """An embedded server: ``with KafkaBroker() as kafka: ...``, or ``start`` and ``stop``.
 
-    ``folder``: for its log and data; by default a temporary one, which ``stop`` removes. ``detached``: it outlives this
-    process. ``options``: settings by name, as each server describes them, added to the defaults or replacing them.
-    ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not get ready.
+    ``folder``: the folder for its log and data; by default a temporary one, which ``stop`` removes. ``detached``: it
+    outlives this process. ``options``: settings by name, as each server describes them, added to the defaults or
+    replacing them. ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not get ready.
     """
 
     name: ClassVar[str]

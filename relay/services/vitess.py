@@ -70,7 +70,7 @@ _FLAGS: dict[str, str | int] = {
 class Vitess(EmbeddedServer):
     """Vitess 0.23 on the loopback address.
 
-    ``keyspaces``: the shards of each keyspace. ``schemas``: for each keyspace its tables, as SQL that runs in every
+    ``keyspaces``: the shards of each keyspace. ``schemas``: the tables of each keyspace, as SQL that runs in every
     shard, and its vschema; the default for several shards is ``VINDEXES`` and no tables, which ``ALTER VSCHEMA`` adds.
     ``flags``: flags of vtcombo, which are added to the ones here or replace them. The first start builds it: see
     ``vitess_build``. Raises ``Unavailable`` if it cannot be built.
@@ -128,7 +128,8 @@ class Vitess(EmbeddedServer):
     def connect(self, keyspace: str | None = None, **settings: Any) -> Connection[Cursor]:
         """Return a connection to vtgate with autocommit.
 
-        ``keyspace``: by default the first. ``commerce:-80`` is one shard, ``commerce@replica`` one tablet type.
+        ``keyspace``: the target; by default the first keyspace. ``commerce:-80`` is one shard, ``commerce@replica`` one
+        tablet type.
         """
         defaults: dict[str, Any] = {"host": HOST, "port": self.mysql_port, "user": "relay", "charset": "utf8mb4"}
         defaults |= {"database": keyspace or next(iter(self.keyspaces)), "autocommit": True, "ssl_disabled": True}

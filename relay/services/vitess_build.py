@@ -141,8 +141,8 @@ def source(go: GoBuild) -> Path:
 def _patch(source: Path) -> None:
     """Make vtcombo's tablets pass copies of events to vtgate.
 
-    A tablet reuses an event's buffers for its next rows. A real tablet has sent them by then, but in one process vtgate
-    would see them change, and panic.
+    A tablet reuses an event's buffers for its next rows. A real tablet has sent them by then. Within one process,
+    vtgate would see them change, and panic.
     """
     file = source / "go" / "vt" / "vtcombo" / "tablet_map.go"
     text = file.read_text(encoding="utf-8")

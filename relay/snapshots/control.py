@@ -22,7 +22,7 @@ from relay.source import Measured
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The source has to be asked what the planned snapshot reads. ``emptied``: for the control record."""
+    """The source has to be asked what the planned snapshot reads. ``emptied``: tables emptied before it."""
 
     as_of: int
     emptied: Mapping[str, float]
@@ -43,10 +43,10 @@ class Facts:
 
     ``margin``, ``is_selective``, ``is_initial``: see `SnapshotSource`. ``is_unread``: no snapshot of all tables has
     finished in any stream. ``dropped``: wanted tables that copies may have and that are not among ``tables``. ``gaps``:
-    the ids of all known gaps. ``to_repair``: of those that a snapshot has to repair. ``last_timestamp``: the newest
-    that may have been published. ``requests``: the unfulfilled ones, the oldest first. ``published``: the checkpoints
-    of shards that list emptied tables. ``awaited``: the time up to which shards have to be published before the
-    snapshot ends; 0 if the wait has not begun. ``altered``: what statements have done to tables not read since.
+    the ids of all known gaps. ``to_repair``: the ids of those that a snapshot has to repair. ``last_timestamp``: the
+    newest that may have been published. ``requests``: the unfulfilled ones, the oldest first. ``published``: the
+    checkpoints of shards that list emptied tables. ``awaited``: the time up to which shards have to be published before
+    the snapshot ends; 0 if the wait has not begun. ``altered``: what statements have done to tables not read since.
     """
 
     now: float

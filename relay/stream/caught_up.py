@@ -13,7 +13,7 @@ from relay.stream.watermark_records import MARGIN
 
 
 class CaughtUp:
-    """What pages of a stream have shown since ``started`` (seconds). ``has_heads``: its source knows shards' heads."""
+    """What pages of a stream have shown since ``started`` (seconds). ``has_heads``: whether its source knows heads."""
 
     def __init__(self, started: float, *, has_heads: bool = False) -> None:
         self.started = started

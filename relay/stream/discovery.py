@@ -200,7 +200,7 @@ class ListedShards:
         return True
 
     def _apply(self, listing: ShardListing, begun: float) -> None:
-        """Apply ``listing``. ``begun``: when it began, by this worker's clock or a little earlier."""
+        """Apply ``listing``. ``begun``: when the listing began, by this worker's clock, or a little earlier."""
         known = set(self.lineage.listed)
         self.newest, self.took, self.successor = listing, listing.took, listing.successor
         self.listed_at, self.listed_before = begun, self.listed_at

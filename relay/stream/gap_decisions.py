@@ -2,8 +2,8 @@
 
 Their records are written without the fence, because any worker may find a gap, and a person decides in yet another
 process. A decision that is missed, or overwritten by a late pending record, only makes the relay ask again: that a gap
-is published once depends on the checkpoint in its transaction alone (I3). The owner of a record's partition removes it
-once that checkpoint is committed.
+is published once depends on the checkpoint in its transaction alone (I3). The owner of a record's partition removes the
+record once that checkpoint is committed.
 """
 
 import logging

@@ -122,7 +122,7 @@ def _derived(plan: Plan, checkpoints: Mapping[str, ShardCheckpoint]) -> tuple[li
 def renamed(
     starts: Mapping[str, Start], before: Plan, checkpoints: Mapping[str, ShardCheckpoint]
 ) -> tuple[dict[str, Start], tuple[str, ...]]:
-    """Return ``starts``, by shard, for a stream that is reset, and the newest shard of each name and tables so far.
+    """Return the ``starts`` of a reset stream by shard id, and the newest shard of each name and set of tables so far.
 
     If a shard had ended, a shard with the same name is now a different one: its positions may belong to another
     sequence, so tokens of the two must not look as if they came from one shard. ``before``: the former plan.

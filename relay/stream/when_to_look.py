@@ -9,7 +9,7 @@ _EVERY, _EVERY_IDLE = 1.0, 5.0  # seconds
 
 
 class Look:
-    """When to look at one source. ``ask_at``: when to ask `begin` again, which takes microseconds, by the clock."""
+    """When to look at one source. ``ask_at``: the clock's time to ask `begin` again, which takes microseconds."""
 
     def __init__(self, source: str, view: CommittedRecords, *, clock: Callable[[], float]) -> None:
         self.clock = clock

@@ -99,7 +99,7 @@ _DETAIL = re.compile(r"([a-z ]+)(?:\((.*)\))?", re.DOTALL)
 
 
 def connect_type(kind: str, sql: str = "", detail: str = "") -> ConnectType:
-    """Return the type of a column. ``kind``, ``sql``, ``detail``: as of a `Column`."""
+    """Return the type of a column. ``kind``, ``sql``, ``detail``: see `Column`."""
     name, inside = "", ""
     if (match := _DETAIL.fullmatch(detail)) is not None:
         name, inside = match[1], match[2] or ""

@@ -334,7 +334,7 @@ class VitessShardReader:
     # ------------------------------------------------------------------ gaps
 
     def _skip_to_head(self, purged: str, begun: float) -> ReadResult:
-        """Return a gap up to the head, once that is known: no older position is sure (I9). ``purged``: its reason."""
+        """Return a gap up to the head, once that is known: no older position is sure (I9). ``purged``: the reason."""
         self._purged = purged
         if (head := self.watch.head(self.watch.settings.wait)) is None:
             why = f"{purged}; cannot find out where to continue: {self.watch.head_failed}"

@@ -277,7 +277,7 @@ class VitessSource(SqlSource):
         return known if set(known) == set(primary) else primary
 
     def _tablets(self, shard: str) -> Tablets:
-        """Return the tablets of a shard. ``shard``: its name in the topology."""
+        """Return the tablets of a shard. ``shard``: the shard's name in the topology."""
         names = VitessShard.of(self.stream, Shard(shard), self.config.keyspace)
         return Tablets(self._vtgate, names, self._settings.tablet_type, self._settings.cells)
 

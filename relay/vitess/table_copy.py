@@ -41,7 +41,8 @@ class CopiedBatch:
 class TableCopy:
     """The batches that come in ``call``. Used by one thread.
 
-    ``order``: the `key_order` before it was opened. ``opened_at``: when that was, in seconds by the reader's clock.
+    ``order``: the `key_order` before the copy was opened. ``opened_at``: when it was opened, in seconds by the reader's
+    clock.
     """
 
     def __init__(self, call: Call, tablets: Tablets, tables: Tables, order: KeyOrder, opened_at: float) -> None:

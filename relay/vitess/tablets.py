@@ -106,7 +106,7 @@ class Tablets:
             return None
 
     def started_at(self, flavour: str) -> int:
-        """Return when a tablet's server was started, by its clock. Raises ``RelayError``. ``flavour``: of its GTIDs."""
+        """Return when a tablet's server was started, by its clock. ``flavour``: GTID flavour. Raises ``RelayError``."""
         schema = "performance_schema" if flavour == "MySQL56" else "information_schema"
         statement = (
             "select cast(unix_timestamp() - variable_value as signed) from "

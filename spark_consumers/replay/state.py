@@ -17,7 +17,7 @@ _FILE = "replay.json"
 
 @dataclass
 class ReplayState:
-    """The state of a replay. ``asked``: what decides its content. ``topics``: their ids. ``reached``: by the target."""
+    """A replay's state. ``asked``: what decides its content. ``topics``: topic ids. ``reached``: offsets written."""
 
     asked: dict[str, str]
     topics: dict[str, str]

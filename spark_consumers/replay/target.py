@@ -39,8 +39,9 @@ _SCHEMA = "schema:"
 class ReplayTarget:
     """The target ``into`` for a replay of ``kind``. Raises ``ConfigError`` if it is not possible.
 
-    ``present``: the place in the config. ``place``: the target's. ``location``: of tables in Delta, otherwise None, and
-    ``folder`` if that is on this machine. ``consumer``: opens the consumer that writes there; raises ``Unavailable``.
+    ``present``: the place in the config. ``place``: the place of the target. ``location``: the location of tables in
+    Delta, otherwise None; ``folder``: that location if it is on this machine. ``consumer``: opens the consumer that
+    writes there; raises ``Unavailable``.
     """
 
     place: ReplayPlace

@@ -93,7 +93,7 @@ def held_in(found: ColumnPlan, stored: Collection[str]) -> dict[str | None, list
 
 
 def merged(stored: str, wanted: str, digits: int) -> str | None:
-    """Return the narrowest kind that holds all values of both exactly, or None. ``digits``: of the widest decimal."""
+    """Return the narrowest kind that holds both kinds' values exactly, or None. ``digits``: a decimal's limit."""
     if stored == wanted:
         return stored
     if {stored, wanted} <= {ColumnKind.INT, ColumnKind.FLOAT, ColumnKind.DOUBLE}:

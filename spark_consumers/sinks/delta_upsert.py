@@ -23,8 +23,8 @@ IS_WRITTEN = "t._relay_updated_at <=> s.now AND t._relay_event_id <=> s._relay_e
 class BatchMerge:
     """A MERGE of ``relay_batch`` ``s`` into ``table`` ``t``. ``on``: its condition.
 
-    ``keys``: the values of the key columns, by column, of which a key has so many ``parts``. ``row``: what a change
-    sets in the other columns. ``size``: the bytes of the batch, about.
+    ``keys``: the values of the key columns, by column. ``parts``: how many parts a key has. ``row``: what a change sets
+    in the other columns. ``size``: the approximate bytes of the batch.
     """
 
     table: str

@@ -96,7 +96,7 @@ def shown_of(actions: Iterable[Action]) -> list[Action]:
 
 
 def replaced(wanted: Sequence[Action], present: Iterable[Action], now: int) -> list[Action]:
-    """Return what turns a table of ``present`` into one of ``wanted`` alone. ``now``: of removals, in milliseconds."""
+    """Return what turns a table of ``present`` into one of ``wanted`` alone. ``now``: removal time, milliseconds."""
     before = {_identity(each): each["add"] for each in present if "add" in each}
     kept = before.keys() & {_identity(each) for each in wanted if "add" in each}
     found = [each for each in wanted if "add" not in each]

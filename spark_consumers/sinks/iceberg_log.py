@@ -1,7 +1,7 @@
 """The change log in Iceberg.
 
-Iceberg does not check an append. So a batch is staged first, as a snapshot that no reader sees. If nobody has
-committed in between, a second commit makes this snapshot current and records the new contents.
+Iceberg does not check an append for conflicts. So a batch is staged first, as a snapshot that no reader sees. If nobody
+has committed in between, a second commit makes this snapshot current and records the new contents.
 """
 
 import json
@@ -28,7 +28,7 @@ _STAGED_AS, _STAGE = "wap.id", "spark.wap.id"
 
 
 class IcebergLog(LogTable):
-    """The log ``table`` in a namespace of ``catalog``, a name of SQL. ``where``: for people."""
+    """The log ``table`` in a namespace of ``catalog``, a name of SQL. ``where``: its place as messages show it."""
 
     properties_of_gaps = iceberg_copy.SETTINGS
 

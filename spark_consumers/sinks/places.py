@@ -51,7 +51,7 @@ class ReplayPlace(Protocol):
         return ()
 
     def swap(self, stamp: str, renames: Renames) -> None:
-        """Let them change places. It may be done again if it was cut off. Raises ``Unavailable``."""
+        """Let the two change places. The call may be repeated if it was cut off. Raises ``Unavailable``."""
 
     def kept(self, stamp: str, renames: Renames) -> list[str]:
         """Return where the present tables are after a swap."""

@@ -39,7 +39,7 @@ _STAGED = {
 
 
 class PostgresTable(TargetTable):
-    """The copy of a table, in its source's schema. ``items``: JSON as json, or variant. ``prefix``: of the schema."""
+    """A table's copy, in its source's schema. ``items``: JSON as json, or variant. ``prefix``: the schema's prefix."""
 
     keeps_nul = False
 

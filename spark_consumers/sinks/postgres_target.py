@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PostgresTarget(CopyTarget):
-    """The copy of ``copy``. ``prefix``: of schemas. Raises ``ConfigError`` for a wrong URL, and for reserved names."""
+    """The copy of ``copy``. ``prefix``: a schema prefix. Raises ``ConfigError`` for a wrong URL or reserved names."""
 
     def __init__(self, config: Config, copy: CopyConfig, prefix: str = "") -> None:
         self._sources = [source.name for source in config.sources]

@@ -1,7 +1,7 @@
 """Writes the newest change of each item of a batch to a table in PostgreSQL, and decides in its SQL which are newer.
 
-They are copied into a temporary table, and one statement takes from there what is newer than the stored row. The Java
-class `CopiedRows` creates them, since Spark's SQL and Python take several times as long as PostgreSQL does for the
+The changes are copied into a temporary table, and one statement takes those that are newer than the stored row. The
+Java class `CopiedRows` creates them, since Spark's SQL and Python take several times as long as PostgreSQL does for the
 rest. They are binary, as "COPY" in PostgreSQL's documentation describes it: to escape texts takes as long as all else.
 """
 
@@ -53,7 +53,7 @@ def copied_rows(context: SparkContext, rows: Any, keys: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class NewestInPostgres:
-    """``table``: as SQL names it. ``same_key``: the condition that its row ``t`` has the key of a staged row ``s``.
+    """``table``: its SQL name. ``same_key``: the condition that its row ``t`` has the key of a staged row ``s``.
 
     ``keys``: the values of the key columns, and ``row``: what a change sets in the other columns, by column, in the SQL
     of a staged row, which ``source`` joins with the fields of its image. The parts of a key are k0, k1, ...
@@ -107,7 +107,7 @@ class NewestInPostgres:
     def _upsert(self, is_older: str, more: Mapping[str, str], read_as_of: str) -> str:
         """Return the statement that writes the items, and returns how many it has written.
 
-        ``is_older``: whether the stored row is. ``more``: what else is updated. ``read_as_of``: for rows that are new.
+        ``is_older``: whether the stored row is. ``more``: what else is updated. ``read_as_of``: its value in new rows.
         """
         source = self.source("relay_newest s")
         updates = ", ".join(f"{name} = {value}" for name, value in {**self.row, **more}.items())

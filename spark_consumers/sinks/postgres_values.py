@@ -160,7 +160,8 @@ def text_of(value: str, kind: str) -> str:
 def row_of(row: Sequence[CopiedColumn], layouts: Mapping[int, Layout], unfit: str) -> dict[str, str]:
     """Return, by column, the SQL of what a staged row ``s`` sets, whose image has the fields ``r``.
 
-    ``layouts``: by their numbers. ``unfit``: the SQL of JSON as `fitted` returns it; the times that do not fit join it.
+    ``layouts``: layouts by number. ``unfit``: the SQL of JSON as `fitted` returns it; the times that do not fit join
+    it.
     """
     stamps = {field.name for each in layouts.values() for field in each.row or () if field.sql == "timestamp"}
     found, misfits = {}, []

@@ -69,8 +69,8 @@ class Written:
 class SelectedRows:
     """The rows that may exist at the source and come from some partitions of ``topic``, or other topics.
 
-    A row without a place counts as one of another topic. ``partitions``: None for all. ``after``: of the partitions,
-    only rows behind this offset. ``read_before``: their ``read_as_of`` is earlier.
+    A row without a place counts as one of another topic. ``partitions``: None for all. ``after``: the offset behind
+    which rows of ``partitions`` are selected. ``read_before``: the time before which a snapshot has read the rows.
     """
 
     topic: str
@@ -80,7 +80,7 @@ class SelectedRows:
     after: int = -1
 
     def where(self, topic: str) -> str:
-        """Return the condition in SQL. ``topic``: as the target's literal."""
+        """Return the condition in SQL. ``topic``: the topic, as a literal of the target."""
         is_topic = where = f"_relay_topic IS NOT DISTINCT FROM {topic}"
         if self.partitions is not None:
             where += f" AND _relay_partition IN ({', '.join(map(str, self.partitions))})"
@@ -132,10 +132,10 @@ class TargetTable(Protocol):
     def write_newest(self, changes: DataFrame, found: TableSummary) -> Written:
         """Write the newest change of each item that SQL can decide, if the table has no or an older token of that stem.
 
-        If the stored token is newer, or the change's own, all of the item's changes are ignored. Older means older
-        than the first of them. A row that a snapshot has read has no token: it is older if the topic does not have it
-        behind the first change, nor in another partition. Whatever else is stored, the item is left as it is.
-        ``changes``: changes of this table, in one topic, each of one item. ``found``: their summary.
+        If the stored token is newer, or the change's own, all of the item's changes are ignored. Older means older than
+        the first of them. A row that a snapshot has read has no token: it is older if the topic does not have it behind
+        the first change, nor in another partition. Whatever else is stored, the item is left as it is. ``changes``:
+        changes of this table, in one topic, each of one item. ``found``: the summary of ``changes``.
         """
 
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
@@ -171,7 +171,7 @@ class TargetTable(Protocol):
 def change_property(
     table: TargetTable, batch: DataFrame, name: str, rule: Callable[[str], str], nothing: str = ""
 ) -> str:
-    """Replace a property with what ``rule`` returns for it; return that. ``nothing``: given if there is none."""
+    """Replace a property with what ``rule`` returns for it; return that. ``nothing``: what it gets if there is none."""
     while True:
         before = table.properties(batch).get(name)
         known = before or nothing

@@ -58,7 +58,7 @@ class SeenSnapshots:
         return self.running.get(str(partition)) == snapshot
 
     def is_last(self, partition: int, as_of: int, partitions: Collection[str]) -> bool:
-        """Whether all other ``partitions`` of the topic have ended this snapshot, or a later one. ``as_of``: its begin.
+        """Whether all other ``partitions`` of the topic have ended this snapshot, or a later one. ``as_of``: its start.
 
         One that lags behind has not even begun it.
         """
@@ -66,7 +66,7 @@ class SeenSnapshots:
         return all(ended >= as_of for ended in others)  # I9
 
     def end(self, partition: int, as_of: int) -> None:
-        """Record that the running snapshot has ended and was swept. ``as_of``: when it began, in seconds."""
+        """Record that the running snapshot has ended and was swept. ``as_of``: when the snapshot began, in seconds."""
         del self.running[str(partition)]
         self.ended[str(partition)] = max(as_of, self.ended.get(str(partition), 0))
 

@@ -28,8 +28,9 @@ class Attribute(Comparable[T]):
         Order.total > Decimal(5)  # a condition
         Order(customer="ada", total=Decimal(5)).total  # Decimal(5)
 
-    ``name``: in Python. ``attribute``: in the table. ``optional``: whether it may be None (no attribute).
-    ``role``: ``hash`` or ``range`` for columns of the key. ``declared``: its type in ``columns:`` of a relay's source.
+    ``name``: the name in Python. ``attribute``: the name in the table. ``optional``: whether it may be None (no
+    attribute). ``role``: ``hash`` or ``range`` for columns of the key. ``declared``: its type in ``columns:`` of a
+    relay's source.
     """
 
     def __init__(

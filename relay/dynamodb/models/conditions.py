@@ -109,7 +109,7 @@ _KINDS = {
 
 
 class Test(Condition):
-    """One comparison of a column with values, or with other columns. ``operator``: as in an expression."""
+    """One comparison of a column with values, or with other columns. ``operator``: written as in an expression."""
 
     __test__ = False  # not a pytest test
 

@@ -22,7 +22,7 @@ class Index:
     """An index of a table. Columns are given by their Python names.
 
     ``hash``, ``range``: the key of the index. ``projection``: ``all``, ``keys``, or the columns that the index has
-    besides the keys. ``name``: in the table, if that is not the one in Python.
+    besides the keys. ``name``: the index's name in the table, if that is not its name in Python.
     """
 
     is_local = False

@@ -14,7 +14,7 @@ NONE: frozenset[str] = frozenset()
 
 @lru_cache(maxsize=1024)
 def columns(known: frozenset[str], *more: str) -> frozenset[str]:
-    """Return both together, always the same set: a new set per object would burden Python's garbage collector."""
+    """Return the union, as one shared set: a new set per object would burden Python's garbage collector."""
     return known.union(more)
 
 

@@ -46,9 +46,9 @@ _START = 4  # in a file's first event
 
 
 class Dump:
-    """The events of a server from a position on. ``read`` by one thread; ``close`` by any.
+    """The events of a server from a position on. One thread calls ``read``; any may call ``close``.
 
-    ``quiet``: when all that had arrived was read, by monotonic time.
+    ``quiet``: the monotonic time at which everything that had arrived was last read.
     """
 
     def __init__(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:

@@ -61,8 +61,9 @@ class TransactionBegin(msgspec.Struct, gc=False):
     """The beginning of a transaction. Without a ``Commit`` before the next one, it was not committed and has no rows.
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
-    ``timestamp``: its GTID event's, in seconds. ``committed_at``: microseconds on the server that made it, or None.
-    ``made_here``: certainly read from the MariaDB server that made it. ``origin``: set by a reshard's replication.
+    ``timestamp``: the time of its GTID event, in seconds. ``committed_at``: microseconds on the server that made it, or
+    None. ``made_here``: certainly read from the MariaDB server that made it. ``origin``: set by a reshard's
+    replication.
     """
 
     gtid: str
@@ -82,7 +83,7 @@ class Rows(msgspec.Struct):
 
 
 class BinlogPlace(NamedTuple):
-    """The place where a server's binlog was read. ``gtid``: of the open transaction, or empty."""
+    """The place where a server's binlog was read. ``gtid``: the GTID of the open transaction, or empty."""
 
     address: str
     file: str
@@ -122,7 +123,7 @@ class RawRows(msgspec.Struct, gc=False):
 
 
 class RawTransactions(msgspec.Struct):
-    """Whole transactions with undecoded rows, from the server at ``address``. ``own``: its id, if it is MariaDB."""
+    """Whole transactions with undecoded rows, from the server at ``address``. ``own``: the server's id, for MariaDB."""
 
     scanned: ScannedTransactions
     address: str
@@ -141,7 +142,7 @@ class RawTransactions(msgspec.Struct):
 
 
 class Statement(msgspec.Struct, gc=False):
-    """A statement that is logged as text, usually DDL. ``sql_mode``, ``lower_case``: as for `classify`.
+    """A statement that is logged as text, usually DDL. ``sql_mode``, ``lower_case``: see `classify`.
 
     ``is_published``: False if another shard has published it. ``uses_temporary``: a temporary table, as far as known.
     """

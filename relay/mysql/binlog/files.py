@@ -60,7 +60,7 @@ def purged(server: ServerConnection) -> GtidSet:
 
 
 def previous_gtids(body: bytes, place: str) -> GtidSet:
-    """Read MySQL's PREVIOUS_GTIDS, which has the form of ``gtids.sid_block``. Raises ``NotCarried`` for tags."""
+    """Read MySQL's PREVIOUS_GTIDS, which has the form of ``gtids.sid_block``. Raises ``NotCarried`` for GTID tags."""
     (count,) = struct.unpack_from("<Q", body)
     if count >> 56:
         raise NotCarried(f"{place}: earlier transactions have GTIDs with tags, which the relay does not support")

@@ -33,7 +33,7 @@ class KnownTable(NamedTuple):
 
 
 class KnownTables:
-    """The tables by their TABLE_MAPs without ids and flags: None if unrelayed. ``relayed``: those with a layout."""
+    """The tables, None if not relayed, by their TABLE_MAPs without id and flags. ``relayed``: those with a layout."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ _signed = partial(int.from_bytes, byteorder="little", signed=True)
 
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
-    """The reader of a column. ``base``: its type. ``form``: how the compiled core reads it. ``members``: of an ENUM.
+    """A column's reader. ``base``: its type. ``form``: how the compiled core reads it. ``members``: an ENUM's members.
 
     ``size``: bytes of a value, or of the length before it if ``of_length``. ``decode``: returns the value of its bytes.
     """

@@ -44,7 +44,7 @@ _DUMMY_TABLE = b"\xff\xff\xff\0\0\0"  # the table id of a row event that only en
 
 @dataclass(slots=True)
 class _OpenTransaction:
-    """The transaction being read. ``gtid``: "" between two. ``tables``: by the server's ids for them in this one.
+    """The transaction being read. ``gtid``: "" between two. ``tables``: its tables by the ids that the server uses.
 
     ``is_statement``: a single statement, in MySQL until another event follows; ``alters_nothing``: one that does
     nothing yet. ``rows_of``: a table whose rows it has. ``xa_rows``, ``xa_size``: those of an XA transaction that may
@@ -62,7 +62,7 @@ class _OpenTransaction:
 
 
 class BinlogEvents:
-    """The events that a server has committed after ``start``. ``read`` by one thread; ``close`` by any.
+    """The events that a server has committed after ``start``. One thread calls ``read``; any may call ``close``.
 
     ``file``, ``position``: the end of the last one.
     """

@@ -41,8 +41,8 @@ class ColumnLayout:
     """A column as it is in the binlog.
 
     ``kind``: MySQL's type number; ENUM and SET have their own, not STRING. ``size``: bytes of a value of fixed size, or
-    of the length before the value. ``width``: bytes that BINARY is padded to. ``decimals``: for times and DECIMAL.
-    ``bits``: of BIT. ``members``: for ENUM and SET, in their character set.
+    of the length before the value. ``width``: bytes that BINARY is padded to. ``decimals``: the decimals of a time or
+    DECIMAL. ``bits``: the bits of a BIT. ``members``: the members of an ENUM or SET, in their character set.
     """
 
     name: str
@@ -69,7 +69,7 @@ class TableMap:
 
 
 def name_in(raw: bytes) -> tuple[str, str]:
-    """Return database and table of a TABLE_MAP. ``raw``: without id and flags. Raises ``BadTableMap``."""
+    """Return database and table of a TABLE_MAP. ``raw``: the event without id and flags. Raises ``BadTableMap``."""
     try:
         end = 1 + raw[0]
         return raw[1:end].decode(), raw[end + 2 : end + 2 + raw[end + 1]].decode()
