@@ -16,7 +16,7 @@ _LATENCY_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric. ``name``: the exposed name, with its unit; a counter's ends in ``_total``. ``buckets``: histogram's."""
+    """A metric. ``name``: its exposed name, with the unit (counters: ``_total``). ``buckets``: histogram buckets."""
 
     name: str
     help: str
