@@ -49,7 +49,7 @@ def test_the_documentation_names_the_connectors_of_each_version() -> None:
 @pytest.mark.parametrize("version", ["3.5.6", "4.10.0", "4.3.0", "5.0.0"])
 def test_a_version_that_was_not_tried_is_refused_with_those_that_were(version: str) -> None:
     """I8: what a Spark that nobody has tried would write is unknown."""
-    with pytest.raises(Unavailable, match=rf"^Spark {version}: no connectors .* use Spark 4.0, 4.1, 4.2 \(pip install"):
+    with pytest.raises(Unavailable, match=rf"^Spark {version} is not supported: .* use Spark 4.0, 4.1, 4.2 \(pip"):
         connectors_of(version)
 
 
