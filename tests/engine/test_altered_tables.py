@@ -9,7 +9,7 @@ import pytest
 
 from relay.change import AlteredTable, SchemaChange, StatementText
 from relay.kafka.checkpoints import partition_of
-from relay.kafka.publisher import Aborted
+from relay.kafka.publisher import Aborted, Fenced
 from relay.records import Shard, SnapshotRequest
 from relay.source import Page
 from relay.token import EventToken
@@ -139,6 +139,53 @@ def test_after_its_snapshot_the_next_statement_about_a_table_is_its_first() -> N
     bench.records.apply(done.key, None)
     for number in (2, 3, 4):
         bench.publishing.page(shard, statement(number, unseen=["t"]))
+        bench.publishing.commit()
+    assert noted(bench) == [("t", 2), ("t", 4)]
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_of_several_statements_in_one_transaction_the_first_and_the_last_stay_noted(is_shown: bool) -> None:
+    """I11: beside those of the transactions before, whether the view shows these or not."""
+    bench = Bench()
+    shard = bench.shard()
+    bench.publishing.page(shard, statement(1, unseen=["t"]))
+    bench.publishing.commit()
+    if is_shown:
+        bench.show()
+    for number in (2, 3, 4):
+        bench.publishing.page(shard, statement(number, unseen=["t"]))
+    bench.publishing.commit()
+    assert noted(bench) == [("t", 1), ("t", 4)]
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_a_table_that_is_dropped_and_made_again_in_one_transaction_has_a_first_statement_of_its_own(
+    is_shown: bool,
+) -> None:
+    """I12: the first says since when copies differ."""
+    bench = Bench()
+    shard = bench.shard()
+    bench.publishing.page(shard, statement(1, unseen=["t"]))
+    bench.publishing.commit()
+    if is_shown:
+        bench.show()
+    bench.publishing.page(shard, statement(2, "DROP", of("t")))
+    for number in (3, 4, 5):
+        bench.publishing.page(shard, statement(number, unseen=["t"]))
+    bench.publishing.commit()
+    assert noted(bench) == [("t", 3), ("t", 5)]
+
+
+def test_a_fenced_worker_counts_on_no_statement_that_it_had_not_committed() -> None:
+    """I12: another worker may have noted it, and a snapshot removed that, before the shard came back."""
+    bench = Bench()
+    bench.publishing.page(bench.shard(), statement(1, unseen=["t"]))
+    bench.broker.fails.append(Fenced("another producer"))
+    with pytest.raises(Fenced):
+        bench.publishing.commit()
+    bench.publishing.start_over(under_a_new_name=True)
+    for number in (2, 3, 4):
+        bench.publishing.page(bench.shard(), statement(number, unseen=["t"]))
         bench.publishing.commit()
     assert noted(bench) == [("t", 2), ("t", 4)]
 
