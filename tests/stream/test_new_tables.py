@@ -11,8 +11,9 @@ import pytest
 from relay.config.topic_routes import TopicClaims
 from relay.errors import ConfigError
 from relay.reading.reader_pool import ReaderPool
-from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotBeginning, SnapshotControl
+from relay.records import Shard, ShardCheckpoint, ShardState, SnapshotBeginning, SnapshotControl, UnplannedTable
 from relay.source import LastPage, Page, Segment, ShardReader
+from relay.stream.new_tables import known_in
 from relay.stream.source_state import SourceState
 from relay.table import KeyColumn, TableSchema
 from tests.engine.maintained import Maintained, NoRows
@@ -120,6 +121,19 @@ def test_the_checkpoint_that_first_covers_a_table_says_where_its_changes_went(so
         other.check_tables([later])
 
 
+def test_a_plan_that_gets_another_table_keeps_the_topics_of_those_that_have_moved(source: ScriptedSource) -> None:
+    """I2: or the way back would be open to them."""
+    source.has_journals = True
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    (table,) = source.tables()
+    plan = replace(relay.plan, topics={table.table: "elsewhere"})
+    for topic, topics in ("test.later", {}), ("first.later", {"later": "first.later"}):
+        met = {"later": UnplannedTable((("a", "int"),), 1, topic)}
+        relay.write("shard-00000", ShardCheckpoint(ShardState.READING, unplanned=met))
+        assert known_in(plan, relay.view.of(relay.stream), CLAIMS).topics == {table.table: "elsewhere", **topics}
+
+
 def test_a_worker_that_hung_while_a_move_was_confirmed_is_refused(source: ScriptedSource) -> None:
     """I2: it would go on with the former topic."""
     relay = Maintained(source)
@@ -135,3 +149,17 @@ def test_a_worker_that_hung_while_a_move_was_confirmed_is_refused(source: Script
     hung.check_plan()
     with pytest.raises(ConfigError, match=f"went to topic elsewhere, but the config says test.{table.table}"):
         hung.check_tables([table])
+
+
+def test_a_plan_of_an_earlier_version_learns_the_topics_of_its_tables_before_they_move(source: ScriptedSource) -> None:
+    """I2: nothing else would tell that they have moved."""
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    before = replace(relay.plan, routes={})
+    assert before.partitions
+    relay.view.apply(relay.stream.plan_key, before.to_json())
+    relay.serve()
+    assert relay.plan == replace(before, routes={"default": "{name}.{table}"})
+    (table,) = source.tables()
+    with pytest.raises(ConfigError, match=f"went to topic test.{table.table}, but the config says other"):
+        state(relay, source, "other.{table}").check_tables([table])
