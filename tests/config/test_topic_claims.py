@@ -58,6 +58,16 @@ def test_a_table_that_appears_with_other_settings_is_left_out_of_the_topic_of_ot
     assert config.claims.is_contested
 
 
+def test_a_table_that_appears_without_a_setting_is_left_out_of_the_topic_of_one_that_has_it() -> None:
+    """I8: the topic was made for the other one."""
+    for setting, value in ("partitions", 3), ("retention.ms", 60_000):
+        config = config_of({}, topic_settings={"audit_a": {setting: value}}, **{"audit_*": "audit"})
+        (source,) = config.sources
+        assert not source.without_topic("audit_a")
+        assert f"so `{setting}` must be the same for both" in source.without_topic("audit_b")
+        assert config.claims.is_contested
+
+
 def test_named_tables_come_first_then_those_that_were_relayed_before() -> None:
     """I8, I12: the topic has their changes."""
     first, second, named = (config := config_of({}, {}, {"tables": ["t"]})).sources
