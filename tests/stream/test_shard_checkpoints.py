@@ -96,3 +96,13 @@ def test_a_page_with_a_statement_has_a_checkpoint_although_nothing_else_is_in_it
     after = checkpoints(committed).covering(replace(PAGE, schema_changes=[made], token=TOKEN))
     assert after is not None
     assert (after.position, after.token) == (AT, TOKEN)
+
+
+def test_a_page_with_a_gap_has_a_checkpoint_although_nothing_else_is_in_it() -> None:
+    """I3, I9: it is what tells after a restart that the gap is published."""
+    committed = ShardCheckpoint(ShardState.READING, AT, TOKEN, updated_at=5000.0)
+    assert checkpoints(committed).covering(PAGE) is None
+    lost = gap(AT)
+    after = checkpoints(committed).covering(replace(PAGE, gap=lost))
+    assert after is not None
+    assert (after.gap, after.token) == (lost.id, TOKEN)
