@@ -67,6 +67,10 @@ def test_the_overall_watermark_is_the_least_and_waits_until_each_is_known() -> N
     assert told((ORDERS, 25.0), (USERS, 5.0)) == {ORDERS_KEY: 25.0, USERS_KEY: 5.0, OVERALL: 5.0}
     assert told((ORDERS, 24.0), (USERS, 5.0)) == {}
     assert told((ORDERS, 30.0), (USERS, 31.0), owned={partition_of(OVERALL)}) == {OVERALL: 30.0}
+    assert told((ORDERS, 30.0), (USERS, 31.0)) == {ORDERS_KEY: 30.0, USERS_KEY: 31.0}
+    assert told((ORDERS, 30.0), (USERS, 31.0), owned=set()) == {}
+    # I10: another worker may have written others meanwhile.
+    assert told((ORDERS, 30.0), (USERS, 31.0)) == {ORDERS_KEY: 30.0, USERS_KEY: 31.0, OVERALL: 30.0}
 
 
 @pytest.fixture
