@@ -20,6 +20,7 @@ from relay.cache.entry import (
     is_fresher,
     leased,
     order_of,
+    outlived,
 )
 from relay.token import EventToken, Order, OriginToken
 from tests.cache.entries import LEFT, PARENT, RIGHT, UUID, G, by_shard, dynamo, mysql, tombstone, value
@@ -177,6 +178,16 @@ def test_what_follows_a_value_of_the_primary_has_to_reflect_what_the_value_repla
     assert invalidated(of_primary, mysql(5, LEFT), G) == tombstone(by_shard(mysql(7, LEFT)))
     assert invalidated(of_primary, mysql(8, LEFT), G) == tombstone(by_shard(mysql(8, LEFT)))
     assert invalidated(of_primary, mysql(3, RIGHT), G) == tombstone(by_shard(mysql(7, LEFT), mysql(3, RIGHT)))
+
+
+def test_what_outlives_a_value_has_to_reflect_what_the_value_replaced_too() -> None:
+    """I6: an expired value that discards an invalidation stays as a tombstone of all that it reflects."""
+    lease = leased(tombstone(by_shard(mysql(7, RIGHT))), G, 10.0)
+    read = filled(lease, LoadedValue(b"x", by_shard(mysql(5, LEFT)), fresher=True), {LEFT: mysql(1, LEFT)}, 50.0)
+    assert read is not None
+    assert invalidated(read, mysql(4, LEFT), G) is None
+    assert outlived(read, 49.0) is None
+    assert outlived(read, 50.0) == tombstone(by_shard(mysql(7, RIGHT), mysql(5, LEFT)))
 
 
 _EVENTS = st.lists(
