@@ -125,6 +125,16 @@ def test_what_is_emptied_later_is_later_by_the_clock_of_another_worker() -> None
     assert emptied_since(control, {"-": ShardCheckpoint(ShardState.READING, emptied=after)}) == ["a"]
 
 
+def test_where_a_shard_cannot_name_what_was_emptied_a_snapshot_of_some_tables_takes_it_for_each_of_them() -> None:
+    """I7"""
+    begun = SnapshotBeginning(935, emptied={"-": 1000.0})
+    control = SnapshotControl(ShardState.READING, "1", begun=begun, tables=("b", "a"))
+    for when, found in (1000.0, []), (1001.0, ["a", "b"]):
+        assert emptied_since(control, {"-": ShardCheckpoint(ShardState.READING, emptied={EVERY: when})}) == found
+    unconcerned = {"-": ShardCheckpoint(ShardState.READING, emptied={"c": 1001.0, "b": 1001.0})}
+    assert emptied_since(control, unconcerned) == ["b"]
+
+
 def test_nothing_is_forgotten_that_happened_since_a_snapshot_was_planned() -> None:
     """I7: by whichever clock."""
     running = SnapshotControl(ShardState.PLANNED, "1", updated_at=1000.0)

@@ -15,6 +15,7 @@ from spark_consumers.gaps import LostChanges, from_json
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.sinks.copy_table import GAPS, CopyTable
 from spark_consumers.sinks.target import Item, Key, SelectedRows, TargetTable, Write, Written, images
+from spark_consumers.sinks.tombstones import SNAPSHOTS
 from tests.spark_consumers.batches import FOREVER, Batch, Published, change, end_of, layout, mark, play, read
 
 ORDERS = layout({"id": "string"}, {"id": "string", "n": "int"})
@@ -127,6 +128,29 @@ def test_a_begin_that_is_sent_again_does_not_keep_the_snapshot_that_runs_from_it
     table.play(row(1, "a"), *marks("begin", 2, 5000))
     table.play(*map(sent_again, marks("begin", 3, 4000)))
     table.play(*marks("end", 4, 5000))
+    assert table.living() == {}
+
+
+class SharedTable(InMemoryTable):
+    """Another driver applies ``faster`` while this one has not yet written which snapshots it has seen."""
+
+    faster: Sequence[Published] = ()
+
+    def replace_property(self, batch: Any, name: str, before: str | None, after: str) -> bool:
+        faster, self.faster = self.faster if name == SNAPSHOTS else (), ()
+        if faster:
+            self.play(*faster)
+        return not faster and super().replace_property(batch, name, before, after)
+
+
+def test_the_marks_of_two_drivers_at_once_all_count() -> None:
+    """I7: a begin that is forgotten would let its end delete nothing."""
+    table = SharedTable()
+    table.play(row(1, "a"), of_partition(1, row(1, "b")))
+    table.faster = marks("begin", 2, 5000, [1])
+    table.play(*marks("begin", 2, 5000, [0]))
+    assert not table.faster
+    table.play(*marks("end", 3, 5000))
     assert table.living() == {}
 
 

@@ -17,6 +17,7 @@ from spark_consumers.fold import Place, StoredRow, VerdictCounts
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.delta import literal
 from spark_consumers.sinks.target import Key
+from spark_consumers.sinks.tombstones import SNAPSHOTS, SeenSnapshots
 from tests.spark_consumers.spark_process import SparkProcess
 
 CHANGE = SimpleNamespace(
@@ -138,13 +139,29 @@ class PlacedTable:
 
 
 def test_rows_lose_their_place_once_their_topic_was_created_again() -> None:
-    """I7: else changes whose order is unknown would be taken for replays."""
+    """I7: else changes whose order is unknown would be taken for replays. The table may have had another meanwhile."""
     table: Any = PlacedTable()
     found = []
-    for ids in ({"one": "a"}, {"one": "a"}, {"two": "b"}, {"two": "c"}, {"two": "c"}):
+    for ids in ({"one": "a"}, {"one": "a"}, {"two": "b"}, {"two": "c"}, {"two": "c"}, {"one": "d"}):
         CopyTable(table, 60.0, lambda ids=ids: ids).prepare(None, {})  # type: ignore[arg-type, misc]
         found.append(list(table.forgotten))
-    assert found == [[], [], [], ["two"], ["two"]]
+    assert found == [[], [], [], ["two"], ["two"], ["two", "one"]]
+
+
+def test_no_snapshot_of_a_topic_goes_on_once_it_was_created_again() -> None:
+    """I7: begins in the new topic have lower offsets, so they and their ends would count for nothing."""
+    table: Any = PlacedTable()
+    seen = SeenSnapshots()
+    seen.begin("orders", 0, "before", 900)
+    table.stored[SNAPSHOTS] = seen.to_json()
+    running = []
+    for number in "a", "a", "b":
+        CopyTable(table, 60.0, lambda number=number: {"orders": number}).prepare(None, {})  # type: ignore[arg-type, misc]
+        seen = SeenSnapshots.from_json(table.stored[SNAPSHOTS])
+        running.append(seen.has_begun(0, "before"))
+    assert running == [True, True, False]
+    seen.begin("orders", 0, "after", 1)
+    assert seen.has_begun(0, "after")
 
 
 def test_no_literal_of_a_key_is_taken_for_a_setting_of_spark() -> None:

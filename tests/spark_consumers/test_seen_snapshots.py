@@ -29,6 +29,17 @@ def test_a_page_of_an_abandoned_snapshot_restores_nothing() -> None:
     assert seen.accepts(1, 100)
 
 
+def test_the_end_of_an_earlier_snapshot_lets_no_page_in_from_before_a_later_one() -> None:
+    """I7: both are replayed, or a driver is behind."""
+    seen = SeenSnapshots()
+    seen.begin("orders", 0, "later", 1)
+    seen.end(0, 200)
+    seen.begin("orders", 0, "earlier", 2)
+    seen.end(0, 100)
+    assert not seen.accepts(0, 199)
+    assert seen.accepts(0, 200)
+
+
 def test_seen_snapshots_are_stored_as_json() -> None:
     seen = SeenSnapshots()
     seen.begin("orders", 3, "a", 7)
