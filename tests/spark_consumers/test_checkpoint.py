@@ -57,7 +57,7 @@ def test_a_checkpoint_of_a_topic_that_had_no_id_goes_on_and_keeps_its_id(tmp_pat
 
 
 def test_a_checkpoint_that_begins_anew_has_no_batch_of_before_and_leaves_the_earlier_one(tmp_path: Path) -> None:
-    """I10: Spark does not go on behind its own checkpoint."""
+    """I1, I10: Spark does not go on behind its own checkpoint, and numbers its batches from 0 again."""
     checkpoint = ConsumerCheckpoint(str(tmp_path))
     checkpoint.begin({"orders": {"0": 0}})
     assert checkpoint.is_new
@@ -69,6 +69,10 @@ def test_a_checkpoint_that_begins_anew_has_no_batch_of_before_and_leaves_the_ear
     checkpoint.begin_anew({"orders": {"0": 8}})
     assert (checkpoint.is_new, checkpoint.resume()) == (True, {"orders": {"0": 8}})
     assert (tmp_path / "spark/commits/0").exists()
+    offsets = tmp_path / checkpoint.spark.rpartition("/")[2] / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text('v1\n{}\n{"orders": {"0": 9}}')
+    assert checkpoint.end_offsets(0) == {"orders": {"0": 9}}
 
 
 def test_a_topic_that_was_deleted_is_refused_unless_the_consumer_makes_up_for_it(tmp_path: Path) -> None:

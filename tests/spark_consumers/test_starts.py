@@ -174,6 +174,20 @@ def test_a_table_that_was_deleted_has_nothing_until_it_is_filled_or_its_gap_is_n
     assert target.open().applied(none) == {"orders": {"0": 3}, "lines": {"0": 3}}
 
 
+def test_a_table_that_had_no_change_since_the_start_is_missed_all_the_same() -> None:
+    """I1: when it is deleted."""
+    target, none = Notes(), cast(Any, None)
+    notes = target.open()
+    notes.add_tables([("shop", "orders")])
+    notes.advance(none, at(5))
+    notes = target.open()
+    notes.applied(none)
+    notes.advance(none, at(9))  # by changes of other tables, or none
+    assert target.open().applied(none)["orders"] == {"0": 9}
+    target.deleted = {"orders"}
+    assert target.open().applied(none)["orders"] == {}
+
+
 def test_a_note_that_is_gone_while_a_consumer_runs_ends_it() -> None:
     """I1: or the tables that were made anew would be taken for complete."""
     target, none = Notes(), cast(Any, None)
