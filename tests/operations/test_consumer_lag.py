@@ -40,6 +40,25 @@ def test_the_lag_of_the_cache_counts_the_statements_that_it_has_not_read(kafka: 
         assert [consumer.offsets_behind for consumer in status(config).consumers] == [0]
 
 
+def test_the_lag_of_a_log_of_all_tables_counts_the_topics_that_it_has_begun(kafka: Any, unique: str) -> None:
+    """I10: the config does not name them."""
+    raw = {
+        "name": unique,
+        "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 1},
+        "sources": [{"name": "legacy", "type": "mysql", "shards": {"-": ["db:3306"]}, "database": "shop"}],
+        "log": {"path": "/nowhere"},
+    }
+    config = Config.model_validate(raw, by_alias=True, by_name=False)
+    topics.create_missing(topics.connect(config), config, ["orders", "others"])
+    producer, topic = Producer(config.kafka.client()), config.topic("orders")
+    for name in ("orders", "others"):
+        producer.produce(config.topic(name), b"{}", b"shard", 0)
+    assert producer.flush(30) == 0
+    with closing(GroupOffsets(config, "log", [topic])) as group:
+        group.commit({topic: {"0": 0}}, ids={}, wait=True)
+    assert [found["offsets"] for found in unread_of_all(config)] == [1]
+
+
 def test_a_consumer_is_late_once_a_record_has_waited_long(
     kafka: Any, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
