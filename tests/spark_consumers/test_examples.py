@@ -114,7 +114,7 @@ def test_a_client_of_ones_own_says_that_the_topic_of_the_schemas_is_another(topi
     topic.publish([change("ada", 1)])
     ran = own(topic, "python", 1, "schemata")
     assert ran.returncode == 1
-    assert f"there is no topic {topic.config.name}.schemata at {topic.config.kafka.bootstrap_servers}" in ran.stderr
+    assert f"no topic {topic.config.name}.schemata at {topic.config.kafka.bootstrap_servers}" in ran.stderr
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -32,6 +32,6 @@ def test_a_file_without_the_gtids_before_it_is_refused() -> None:
     with (
         running(server),
         closing(connect("127.0.0.1", server.port, "relay", "")) as connection,
-        pytest.raises(NotCarried, match="no GTIDs"),
+        pytest.raises(NotCarried, match="does not list the GTIDs"),
     ):
         look_into(connection, "binlog.000007")
