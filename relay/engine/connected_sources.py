@@ -12,7 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Set
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from threading import BoundedSemaphore
 
@@ -42,6 +42,7 @@ class ConnectedSources:
         self._clock = clock
         # By source, an attempt that is under way, or that has ended but was not looked at yet.
         self._calls: dict[str, SlowCall[tuple[StreamId, Source]]] = {}
+        self._entries: dict[str, SourceConfig] = {}  # those of the attempts
         self._failures = Counter[str]()
         # The sources that the last worker read, and the time from which it ends even if attempts are under way.
         self._read: Set[str] = frozenset()
@@ -54,6 +55,7 @@ class ConnectedSources:
 
     def begin(self) -> None:
         """Begin to connect to all sources. Raises errors in the config that show without a connection."""
+        self._give_up_outdated()
         known = {*self.refusals, *self._calls}
         opened = [(each, open_source(each)) for each in self._reloaded.config.sources if each.name not in known]
         for entry, source in opened:
@@ -80,6 +82,7 @@ class ConnectedSources:
         if self._tried is not self._reloaded.config:
             self._tried = self._reloaded.config
             self.refusals = {name: Refusal(name, each.error, each.since, 0.0) for name, each in self.refusals.items()}
+            self._give_up_outdated()
         self._look()
         self._say()
         for entry in self._tried.sources if self.refusals else ():
@@ -107,7 +110,14 @@ class ConnectedSources:
         # I10: an attempt only connects. It would end a worker each minute, and the next would refuse the source again.
         self.refuse(name, error, wait=TRY_AGAIN if isinstance(error, NoAnswer) else math.inf)
 
+    def _give_up_outdated(self) -> None:
+        """Give up attempts with an entry that a reload has replaced."""
+        entries = {each.name: each for each in self._reloaded.config.sources}
+        for name in [name for name in self._calls if self._entries[name] != entries[name]]:  # I1, I8
+            self._calls.pop(name).add_done_callback(_close)
+
     def _begin(self, entry: SourceConfig, source: Source | None = None) -> None:
+        self._entries[entry.name] = entry
         self._calls[entry.name] = SlowCall(f"connect-{entry.name}", partial(_connect, entry, source))
 
     def _look(self) -> None:
@@ -135,6 +145,11 @@ class ConnectedSources:
             del self._failures[name]
         self.refusals = {name: each for name, each in self.refusals.items() if name not in connected}
         return dict(connected.values())
+
+
+def _close(call: Future[tuple[StreamId, Source]]) -> None:
+    if call.exception() is None:
+        call.result()[1].close()
 
 
 def _is_connected(call: SlowCall[tuple[StreamId, Source]]) -> bool:

@@ -210,6 +210,27 @@ def test_a_reload_gives_a_source_that_is_not_read_its_entry(connections: Connect
     assert reloaded.config.sources[1] == entry
 
 
+def test_a_source_that_was_being_connected_to_during_a_reload_is_read_by_the_new_entry(
+    config: Config, others: ScriptedStream, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1, I8: the plan says that the new entry is in force, with what it wants and what it protects."""
+    monkeypatch.setattr(connected_sources, "_PATIENCE", 0.0)
+    connections = ConnectedSources(reloaded := ReloadedConfig(config, lambda: config), clock=clock)
+    goes_on = Event()
+    others.before = until(goes_on)
+    assert connected(connections) == {"one"}
+    entry = config.sources[1].model_copy(update={"on_gap": "skip"})
+    reloaded.config = config.model_copy(update={"sources": [config.sources[0], entry]})
+    assert not connections.is_one_back()
+    goes_on.set()
+    wait_until(connections.is_one_back)
+    connections.begin()
+    for stream, source in connections.connect().items():
+        assert source.on_gap == ("skip" if stream.source == "other" else "fail")
+        source.close()
+    assert not connections.refusals
+
+
 @pytest.fixture
 def relayed(path: Path, kafka: Any, stream: ScriptedStream, others: ScriptedStream) -> Path:
     """The same config with a broker, after a run."""
