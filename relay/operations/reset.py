@@ -284,7 +284,9 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
             stream = source.connect(first)
         loss = lost_state.lost(view, [source]).get(name)
         if committed is not None:
-            plan, gap = Planning(source, view, config.claims).again(committed, requested)
+            assert committed.plan is not None
+            before = known_in(committed.plan, committed, config.claims)  # I2: the reset removes their checkpoints
+            plan, gap = Planning(source, view, config.claims).again(committed, before, requested)
             snapshot = restarted(committed, requests, gap, plan.floor)
             kept = stream.snapshot_key if snapshot is not None else None
             left = [key for key in committed.beside_plan() if key != kept]

@@ -46,10 +46,12 @@ class Planning:
         hashed = {table.table: table.hash_columns for table in tables}
         return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=hashed), gap
 
-    def again(self, committed: CommittedStream, requested: str) -> tuple[Plan, Gap]:
-        """Return another plan, ``requested`` by `start`, and a gap that says what it skips (I9). Raises as `first`."""
-        before, checkpoints = committed.plan, committed.checkpoints
-        assert before is not None
+    def again(self, committed: CommittedStream, before: Plan, requested: str) -> tuple[Plan, Gap]:
+        """Return another plan, ``requested`` by `start`, and a gap that says what it skips (I9). Raises as `first`.
+
+        ``before``: the committed plan, with the tables that only checkpoints announce.
+        """
+        checkpoints = committed.checkpoints
         self._check_source(before)
         begin = self.source.starting_points(self.source.shards())
         now = begin.decided_at

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 
+from relay.config import load
+from relay.kafka.checkpoints import committed_records, partition_of
+from relay.records import UnplannedTable
 from relay.services.mariadb import MariaDB
 from tests.command_line import errors
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
@@ -188,3 +193,27 @@ def test_a_table_that_appears_again_under_another_route_waits(
     relay.command("reset", str(relay.path), "--moved", "gone")  # also of a table that is not there
     relay.run()
     assert [change["key"] for change in relay.changes("gone") if change["operation"] == "INSERT"] == [{"id": 1}]
+
+
+def test_a_reset_does_not_forget_a_table_that_only_a_checkpoint_announces(
+    kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
+) -> None:
+    """I2: its changes were published, so neither its key nor its topic may change unnoticed."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(f"CREATE TABLE {unique}.plain (id INT PRIMARY KEY)")
+    relay = Relayed(tmp_path, unique, kafka.bootstrap_servers, f'{{"-": ["{mariadb.address}"]}}')
+    relay.run()
+    config = load(relay.path)
+    before = committed_records(config).newest("shop")
+    assert before is not None
+    ((shard, checkpoint),) = before.checkpoints.items()
+    told = replace(checkpoint, unplanned={"later": UnplannedTable((("id", "int"),), 1, f"{unique}.elsewhere")})
+    producer, key = Producer(config.kafka.client()), before.stream.shard_key(shard)
+    producer.produce(config.internal("checkpoints"), told.to_json(), key, partition_of(key))
+    assert producer.flush(30) == 0
+    relay.command("reset", str(relay.path), "shop", "--to", "current")
+    after = committed_records(config).newest("shop")
+    assert after is not None
+    assert after.plan is not None
+    assert after.plan.keys.keys() == {"plain", "later"}
+    assert after.plan.topics == {"later": f"{unique}.elsewhere"}
