@@ -180,6 +180,7 @@ class Publishing:
             self._sources[sent.shard.source].confirm(sent.page)
         self._unconfirmed.clear()
         self._altered.committed()
+        self._watermarks.committed()
         return written
 
     def commit_and_watch(self, earlier: Set[int] = frozenset()) -> Callable[[], bool]:
@@ -214,6 +215,7 @@ class Publishing:
     def _send_again(self, left: list[_Sent]) -> None:
         self._unconfirmed = []
         self._altered.aborted()
+        self._watermarks.aborted()
         try:
             while left:
                 sent = left[0]
@@ -240,6 +242,7 @@ class Publishing:
         """Drop everything uncommitted. Under the old name, this aborts an open transaction at once."""
         self._metrics.count_fencing()
         self._altered.start_over()
+        self._watermarks.aborted()
         self._unconfirmed.clear()
         self.transaction.forget()
         self.producers.start_over(under_a_new_name=under_a_new_name)

@@ -30,7 +30,9 @@ class WatermarkRecords:
         self.wall = wall
         # When the last record of a shard was written, if that was less than a second or two ago.
         self._written_at: dict[bytes, float] = {}
-        self._low: dict[bytes, float] = {}  # the last watermark written for each stream, and for all streams
+        # The last watermark of each stream, and of all streams: as committed, and in the open transaction.
+        self._low: dict[bytes, float] = {}
+        self._open: dict[bytes, float] = {}
         self._looked_at = -math.inf  # when streams were last checked for due watermarks
 
     def of_shard(self, stream: StreamId, shard: str, checkpoint: ShardCheckpoint) -> tuple[bytes, bytes] | None:
@@ -43,6 +45,15 @@ class WatermarkRecords:
             return None
         self._written_at[key] = now
         return key, self._value(checkpoint.progress, finished)
+
+    def committed(self) -> None:
+        """The transaction was committed."""
+        self._low |= self._open
+        self._open.clear()
+
+    def aborted(self) -> None:
+        """The transaction was aborted, and so were its watermarks. A shard writes another with its next checkpoint."""
+        self._open.clear()  # I10: the progress of a stream that has ended never grows
 
     def low(
         self, streams: Callable[[], Iterable[tuple[StreamId, float | None]]], owned: set[int]
@@ -60,8 +71,9 @@ class WatermarkRecords:
         for key, watermark in wanted:
             if partition_of(key) not in owned:
                 self._low.pop(key, None)  # its new owner may write another value
-            elif watermark is not None and watermark > self._low.get(key, 0.0):
-                self._low[key] = watermark
+                self._open.pop(key, None)
+            elif watermark is not None and watermark > self._open.get(key, self._low.get(key, 0.0)):
+                self._open[key] = watermark
                 yield key, self._value(watermark, False)
 
     def _value(self, watermark: float, finished: bool) -> bytes:

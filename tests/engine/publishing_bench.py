@@ -194,12 +194,12 @@ class Bench:
             topic=SETTINGS.checkpoints,
         )
         self.producers = ScriptedProducers(self.broker)
-        group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set(), view=self.view)
+        self.group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set(), view=self.view)
         observer = SimpleNamespace(metrics=Metrics(), liveness=self.liveness)
         writers = TopicWriters(lambda table: cast(Any, Writer()), [TABLE])
         self.publishing = Publishing(
             SETTINGS,
-            cast(Any, group),
+            cast(Any, self.group),
             {"orders": cast(Any, self.owner)},
             writers,
             cast(Any, self.producers),

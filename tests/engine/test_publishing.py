@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import orjson
 import pytest
 
 from relay.change import Operation, SchemaChange, StatementText
@@ -14,6 +15,7 @@ from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced, TooSlow
 from relay.records import ReshardJournal, Shard, ShardCheckpoint, ShardListing
 from relay.source import LastPage, Page
+from relay.stream.watermark_records import MARGIN
 from relay.token import EventToken
 from tests.clock import Clock
 from tests.engine.publishing_bench import SETTINGS, STREAM, TABLE, Bench, gap, page, positions
@@ -318,3 +320,30 @@ def test_a_listing_that_is_too_large_for_a_record_is_not_written() -> None:
     bench.publishing.tell(STREAM.listing_key, small)
     bench.publishing.commit()
     assert bench.broker.on("shop.checkpoints") == [small.to_json()]
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_watermark_whose_transaction_was_aborted_is_published_again(is_fenced: bool) -> None:
+    """I10: that of a stream that has ended never grows, and readers would wait for it for ever."""
+    bench = Bench()
+    publishing, clock = bench.publishing, Clock(1000.0)
+    publishing._watermarks.clock = clock
+    bench.group.owned = {partition_of(orjson.dumps(["v1", STREAM.source, STREAM.label]))}
+
+    def published(watermark: float) -> list[float]:
+        clock.now += 1.0
+        publishing.watermarks(lambda: [(STREAM, watermark)])
+        publishing.commit()
+        return [orjson.loads(value or b"")["watermark"] + MARGIN for value in bench.broker.on(SETTINGS.watermarks)]
+
+    assert published(20.0) == [20.0]
+    bench.broker.fails.append(Fenced("another producer") if is_fenced else Aborted("a rebalance"))
+    with pytest.raises((Aborted, Fenced)):
+        published(30.0)
+    if is_fenced:
+        publishing.start_over(under_a_new_name=False)
+    else:
+        publishing.again(Aborted("a rebalance"))
+    assert published(10.0) == [20.0]
+    assert published(30.0) == [20.0, 30.0]
+    assert published(30.0) == [20.0, 30.0]

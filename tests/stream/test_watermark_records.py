@@ -60,7 +60,8 @@ def test_the_overall_watermark_is_the_least_and_waits_until_each_is_known() -> N
 
     def told(*streams: tuple[StreamId, float | None], owned: set[int] = ALL) -> dict[bytes, float]:
         clock.now += 1.0
-        found = marks.low(lambda: streams, owned)
+        found = [*marks.low(lambda: streams, owned)]
+        marks.committed()
         return {key: orjson.loads(value)["watermark"] + MARGIN for key, value in found}
 
     assert told((ORDERS, 20.0), (USERS, None)) == {ORDERS_KEY: 20.0}
