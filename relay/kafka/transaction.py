@@ -4,9 +4,11 @@ import math
 import time
 from collections.abc import Callable, Iterator
 
+from relay.errors import RelayError
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Publisher, TooSlow
+from relay.records import parse_key
 
 LONGEST_OPEN = 0.1  # how many seconds a transaction stays open while more changes arrive, if commits are fast
 LARGEST_TRANSACTION = 32 << 20
@@ -167,7 +169,11 @@ class OpenTransaction:
             self._allowed.too_slow()
             raise
         for key, value in self._records.items():
-            self.publisher.send(self.group.view.topic, value, key, partition_of(key))
+            try:
+                self.publisher.send(self.group.view.topic, value, key, partition_of(key))
+            except RelayError as error:  # the record is too large for the topic
+                error.source = parse_key(key)[1].source or None  # I12: other sources go on
+                raise
         # I3, I4: the offsets of exactly these partitions tie the commit to their ownership.
         self.publisher.commit(self.group.offsets(partitions | self._required), self.group.metadata)
         self._committed_at = self.clock()

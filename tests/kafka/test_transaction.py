@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from relay.errors import RelayError
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted
 from relay.kafka.transaction import CHANGES_ARRIVE_FOR, GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
+from relay.records import StreamId, owner_key
 from tests.kafka.scripted_transactions import Group, ScriptedPublisher, SteppedClock, idle_transaction
 
 
@@ -170,6 +172,24 @@ def test_a_transaction_commits_only_with_the_partitions_that_it_requires() -> No
     transaction.begin()
     transaction.commit()
     assert publisher.committed == [sorted({partition_of(b"written"), partition_of(b"required")}), []]
+
+
+@pytest.mark.parametrize(("key", "source"), [(StreamId("orders", "label").plan_key, "orders"), (owner_key(1), None)])
+def test_a_record_that_is_too_large_for_the_checkpoints_is_a_fault_of_its_source(
+    key: bytes, source: str | None
+) -> None:
+    """I12"""
+
+    class Bounded(ScriptedPublisher):
+        def send(self, topic: str, value: bytes | None, key: bytes, partition: int) -> None:
+            raise RelayError("the record is too large")
+
+    publishers: Any = repeat(Bounded())
+    transaction = OpenTransaction(publishers, Group())  # type: ignore[arg-type]
+    transaction.record(key, b"v")
+    with pytest.raises(RelayError, match="too large") as raised:
+        transaction.commit()
+    assert raised.value.source == source
 
 
 def test_a_checkpoint_leaves_only_when_the_broker_has_every_record_before_it() -> None:
