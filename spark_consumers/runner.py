@@ -123,14 +123,13 @@ class Runner:
     def run(self, session: SparkSession) -> None:
         self._attempts = 0
         self._applied_to = None  # the one of an earlier run may concern topics that are gone
-        starting = json.dumps(self._begin(session))
+        first, begins_at = self._begin(session)
         if not self.stopping:
-            self._run_queries(session, starting)
+            self._run_queries(session, json.dumps(first), begins_at)
         self.watch.stop()
         self._log_event("stopped")
 
-    def _run_queries(self, session: SparkSession, starting: str) -> None:
-        begins_at = self.checkpoint.resume()
+    def _run_queries(self, session: SparkSession, starting: str, begins_at: Offsets) -> None:
         if self.group.http:
             self._report(begins_at)
         self.watch.start_at(begins_at)
@@ -171,24 +170,28 @@ class Runner:
         own = None if folder is None else Lock(folder / "lock", f"the checkpoint {folder}")
         return [stack.enter_context(lock) for lock in (own, lock_of(self.consumer.location)) if lock is not None]
 
-    def _begin(self, session: SparkSession) -> Offsets:
-        """Let the consumer make up for changes that Kafka or its target shows it missed; return where it begins."""
-        if self._makes_up:
-            self.group.topics = self._wanted_topics()  # one may have been deleted while it ran
-            self._ids = self.group.topic_ids()
+    def _begin(self, session: SparkSession) -> tuple[Offsets, Offsets]:
+        """Let the consumer make up for changes that Kafka or its target shows it missed.
+
+        Return where a new checkpoint begins, and where this one continues.
+        """
         while True:
-            try:
+            try:  # I12: a checkpoint that cannot be read for a while ends neither this consumer nor others
+                if self._makes_up:
+                    self.group.topics = self._wanted_topics()  # one may have been deleted while it ran
+                    self._ids = self.group.topic_ids()
                 start = self._start()
                 self.consumer.begin(session, start)
                 if start.removed or holes(start.first, start.resume) or start.resume.keys() - start.first.keys():
                     self.checkpoint.begin_anew(start.first)  # I6, I10: Spark only continues at its own offsets
+                begins_at = self.checkpoint.resume()
                 break
             except (Unavailable, PySparkException, Py4JError, OSError) as error:
                 self._retry_later(error, error)
                 if self.stopping:
-                    return {}
+                    return {}, {}
         self._attempts = 0
-        return start.first
+        return start.first, begins_at
 
     @property
     def _makes_up(self) -> bool:
@@ -254,7 +257,8 @@ class Runner:
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
         known = self.schemas.all()
         decoder = Decoder.of(self.config, known, self.schema_wait.given_up)
-        self._kept.note(known)
+        with contextlib.suppress(OSError):  # such as a full disk, which Spark reports if it matters
+            self._kept.note(known)
         # Until it has caught up, batches do not wait: to Spark, a waiting batch would look like the end.
         apply_every = None if self.until_caught_up else self.consumer.apply_every
         records = kafka_source.read(

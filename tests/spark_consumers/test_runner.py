@@ -62,3 +62,18 @@ def test_a_topic_that_is_created_again_ends_what_reads_it_and_only_a_cache_is_wo
         with pytest.raises(RelayError, match=f"topic {topic.name} was (deleted and )?created again") as refused:
             runner._refuse(runner._created_again())
         assert refused.value.exit_code == code
+
+
+@pytest.mark.parametrize("kind", ["cache", "log"])
+def test_a_checkpoint_that_cannot_be_read_for_a_while_is_read_again_and_then_worth_a_restart(
+    topic: Topic, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: any other error would end all consumers of the process."""
+    monkeypatch.setattr("spark_consumers.runner.RETRY_DELAYS", (0.0, 0.0))
+    checkpoint = topic.folder / "checkpoint"
+    with begun(topic.config, kind, checkpoint) as runner:
+        checkpoint.rename(topic.folder / "away")
+        checkpoint.write_text("no folder")
+        with pytest.raises(RelayError, match=r"gave up after 3 attempts: .*Not a directory") as failed:
+            runner._begin(cast(Any, None))
+        assert failed.value.exit_code == 1
