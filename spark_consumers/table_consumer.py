@@ -106,8 +106,11 @@ class TableConsumer(Consumer):
         self._decoder: Decoder | None = None
 
     def begin(self, session: SparkSession, start: Start) -> None:
-        is_known = self.notes is not NOT_KNOWN
-        lacking = start.lacking(self.name, {**start.first, **self.notes.applied(session)} if is_known else None)
+        applied = None
+        if self.notes is not NOT_KNOWN:
+            left = {topic: start.resume[topic] for topic in start.resume.keys() - {*self.topics}}  # I1: by other tables
+            applied = {**start.first, **left, **self.notes.applied(session)}
+        lacking = start.lacking(self.name, applied)
         if lacking:
             times = times_at(self._config, {(hole.topic, hole.partition): hole.end for hole in lacking})
             gaps = [

@@ -255,6 +255,24 @@ def test_a_log_and_a_copy_behind_what_retention_removed_say_so_and_a_new_checkpo
 
 
 @pytest.mark.services
+def test_a_log_and_a_copy_behind_what_retention_removed_say_so_even_if_the_table_has_left_the_config(
+    topic: Topic,
+) -> None:
+    """I1: its changes were still to be read."""
+    lines = [change("c0", version) for version in (1, 2)]
+    for line in lines:
+        line.source = line.table = "lines"
+    topic.publish(lines[:1])
+    topic.consume("log copy", checkpoint="one")
+    topic.publish(lines[1:])
+    topic.leave_out("lines")
+    topic.remove_all("lines")
+    for kind in ("log", "copy"):
+        topic.refuse(kind, checkpoint=f"one/{kind}")
+        assert f"was removed from Kafka before the {kind}" in topic.log.read_text()
+
+
+@pytest.mark.services
 def test_a_copy_that_begins_behind_removed_records_notes_a_gap_of_that_table_alone(
     topic: Topic, database_url: str
 ) -> None:
