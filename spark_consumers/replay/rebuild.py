@@ -245,8 +245,18 @@ class _Replay:
                 state.reached = end
                 self._files.write(state)
                 progress.show(state.done, counts)
+        self._refuse_lacking()  # I7
         log_event("replayed", self._consumer.name, into=self._target.name, offsets=json.dumps(state.end))
         return True
+
+    def _refuse_lacking(self) -> None:
+        """Raise ``RelayError`` if tables are set aside, or were for a while. Their notes outlive this process."""
+        found = self._consumer.notes.incomplete().items()
+        if lines := [f"  {table}: {gap.reason}" for (_, table), gap in found if table in self._config.tables]:
+            problem = f"the replay into {self._target.name} lacks changes of these tables, and nothing was swapped:"
+            cure = f"remove the cause, {self._target.name} and {self._files.path}, and start over"
+            later = "if the cause is on the topics, start over with a --from past it and before a snapshot of the table"
+            raise RelayError("\n".join([problem, *lines, f"{cure}; {later}"]))
 
     def _apply(self, begin: Offsets, end: Offsets) -> dict[str, int] | None:
         """Apply a batch, and retry if it fails; return None if a signal came meanwhile. Raises ``RelayError``."""
