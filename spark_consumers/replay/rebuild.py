@@ -6,7 +6,7 @@ It runs batches of the consumer itself, with a different target, so the consumer
 import json
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,11 +89,13 @@ class ReplayProgress:
             log_event("progress", self._consumer, done=done, total=self._total, seconds_left=left, **counts)
 
 
-class _CountedDeadLetters(DeadLetterTopic):
-    """Sends nothing: the consumer already sent them."""
+class _LettersOfReplay(DeadLetterTopic):
+    """Sends only what the new target refuses, and counts the others, which the consumer has sent."""
 
-    def send(self, records: Sequence[NonChangeRecord]) -> int:  # type: ignore[override]
-        return sum(record.is_undecodable for record in records)
+    def send(self, records: Iterable[NonChangeRecord]) -> int:
+        letters = [record for record in records if record.is_undecodable]
+        refused = [letter for letter in letters if letter.status is DecodeStatus.REFUSED]
+        return super().send(refused) + len(letters) - len(refused)  # I12
 
 
 def run(
@@ -162,7 +164,7 @@ class _Replay:
         self._schemas = self._stack.enter_context(closing(open_schemas(self._config)))
         self._schemas.refresh()
         self._schema_wait = SchemaWait(self._schemas, self._consumer.name)
-        self._dead_letters = _CountedDeadLetters(self._config, self._consumer.name, self._schemas)
+        self._dead_letters = _LettersOfReplay(self._config, self._consumer.name, self._schemas)
         self._target.refuse_cluster()
         lock = lock_of(self._consumer.location)
         locks = [] if lock is None else [self._stack.enter_context(lock)]

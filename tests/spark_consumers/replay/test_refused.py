@@ -1,13 +1,16 @@
-"""What the new target of a replay refuses: all changes of a table."""
+"""What the new target of a replay refuses: all changes of a table, or a row."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from relay.config import load
+from relay.operations.dead_letters import DeadLetters
 from relay.table import Column, KeyColumn, TableSchema
-from tests.spark_consumers.topic import Topic, change
+from tests.spark_consumers.topic import Topic, change, copied
 
 pytestmark = pytest.mark.services
 
@@ -70,3 +73,22 @@ def test_a_replay_that_sets_a_table_aside_fails_and_takes_the_place_of_nothing(t
     assert (found["copy"], found["lines"]) == ({"c0": 1}, {"ada": 1})
     topic.set_copy_url(into)
     assert topic.apply()["lines"] == {"ada": 1}  # the others have gone on
+
+
+def test_a_row_that_only_the_new_target_of_a_replay_refuses_becomes_a_dead_letter(
+    topic: Topic, database_url: str
+) -> None:
+    """I12: the consumer, which writes to Delta, has taken it. It has sent all others."""
+    topic.publish([change("a\0b", 1), change("c0", 2), line(1)])
+    topic.publish_raw(b"damaged")
+    assert topic.consume("copy", checkpoint="copy")["dead_letters"] == 1
+    code, log = replay(topic, database_url)
+    assert code == "0", log
+    counted = [json.loads(each)["dead_letters"] for each in log.splitlines() if '"progress"' in each]
+    assert sum(counted) == 2
+    sent = [reason for _, _, reason in topic.dead_letters()]
+    assert sent == ["unknown framing", "refused by the table"]
+    refused = DeadLetters(topic.config).pending(reason="refused by the table")
+    assert [letter.text("consumer") for letter in refused] == ["copy"]
+    assert "NUL" in refused[0].text("detail")
+    assert copied(load(topic.path), "orders") == {"a\0b": 1, "c0": 2}
