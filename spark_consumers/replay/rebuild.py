@@ -171,7 +171,7 @@ class _Replay:
         found = self._files.read()
         if found is not None:
             refuse_another(found, asked, self._ids, self._files.path)
-            refuse_lost(found, self._group.locate({})[0])
+            refuse_lost(found, self._group.locate({})[0], self._files.path)
             self.state = found
             self._open_session(locks)
             applied = self._consumer.notes.applied(self._session)

@@ -83,8 +83,13 @@ def refuse_another(state: ReplayState, asked: Mapping[str, str], topics: Mapping
         )
 
 
-def refuse_lost(state: ReplayState, first: Offsets) -> None:
-    """Raise ``ConfigError`` if Kafka has removed unread records of a replay. ``first``: the oldest offsets."""
+def refuse_lost(state: ReplayState, first: Offsets, path: Path) -> None:
+    """Raise ``ConfigError`` if a replay cannot read what it has left. ``first``: the oldest offsets of the topics."""
+    for topic in sorted(state.end.keys() - first.keys()):
+        raise ConfigError(
+            f"topic {topic} is no longer in the config, but the replay into this target began with it: add its table "
+            f"again; or, to start over, remove the target and {path}"
+        )
     for lost in holes(state.reached, up_to(state.end, first)):
         oldest = first[lost.topic][lost.partition]
         raise ConfigError(

@@ -56,11 +56,22 @@ def test_a_state_is_kept_for_each_kind_and_target_and_goes_on_with_the_same_opti
         refuse_another(replace(state(), topics=without), state().asked, state().topics, file.path)
 
 
-def test_records_that_were_removed_before_they_were_read_are_not_passed_over() -> None:
+def test_records_that_were_removed_before_they_were_read_are_not_passed_over(tmp_path: Path) -> None:
     """I9"""
-    refuse_lost(state(), {"shop.all": {"0": 0, "1": 100, "2": 500}, "shop.gaps": {"0": 0}})
+    refuse_lost(state(), {"shop.all": {"0": 0, "1": 100, "2": 500}, "shop.gaps": {"0": 0}}, tmp_path)
     with pytest.raises(ConfigError, match=r"shop.all\[0\]: Kafka has removed the records from offset 0 to 9 since"):
-        refuse_lost(state(), {"shop.all": {"0": 9, "1": 0, "2": 0}, "shop.gaps": {"0": 0}})
+        refuse_lost(state(), {"shop.all": {"0": 9, "1": 0, "2": 0}, "shop.gaps": {"0": 0}}, tmp_path)
+
+
+def test_a_replay_whose_table_has_left_the_config_says_so_and_one_that_was_added_does_not_matter(
+    tmp_path: Path,
+) -> None:
+    """I12: a consumer reads an added table from its beginning, even after a swap."""
+    first: Offsets = {"shop.all": {"0": 0, "1": 100, "2": 7}, "shop.gaps": {"0": 0}}
+    refuse_lost(state(), {**first, "shop.added": {"0": 5}}, tmp_path)
+    said = rf"topic shop\.all is no longer in the config, .*: add its table again; or, .* the target and {tmp_path}$"
+    with pytest.raises(ConfigError, match=said):
+        refuse_lost(state(), {"shop.gaps": {"0": 0}}, tmp_path)
 
 
 def test_a_replay_does_not_go_on_in_a_target_that_lacks_what_it_has_written(tmp_path: Path) -> None:
