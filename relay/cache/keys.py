@@ -176,12 +176,12 @@ def gap_bump(record: bytes, sources: Collection[str]) -> str | None:
         source, reason = gap["source"], gap.get("reason")
         if "table" in gap:  # the record of its statement invalidates the cache, if that has the table
             return None
+        if source is not None and source not in frozenset(sources):  # TypeError for a list
+            return None
     except (ValueError, TypeError, KeyError):
         # Changes were lost, even if the record that reports it cannot be read.
         source, reason = None, "the gap record cannot be read"
-    if source is None or source in sources:
-        return f"changes of {source or 'an unknown source'} were lost: {reason}"
-    return None
+    return f"changes of {source or 'an unknown source'} were lost: {reason}"
 
 
 def key_text(template: str, row: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.cache.keys import CacheRules, ReducedChange, invalidations, key_text, row_keys
+from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations, key_text, row_keys
 from relay.change import Operation
 from relay.config import CacheConfig, Config
 from relay.token import EventToken
@@ -188,3 +188,19 @@ def test_rows_have_each_key_once_and_none_of_a_column_that_they_lack() -> None:
     assert row_keys(templates, rows) == ["order:1", "of:ada", "of:bob"]
     with pytest.raises(ValueError, match="cannot be part of a cache key"):
         row_keys(templates, [{"id": {"L": []}}])
+
+
+@pytest.mark.parametrize(
+    "record", [b"not JSON", b"[]", b"{}", b'{"source":["orders"]}', b'{"source":{"name":"orders"},"reason":"expired"}']
+)
+def test_a_gap_whose_record_cannot_be_read_invalidates_the_namespace(record: bytes) -> None:
+    """I9, I12: also one whose source is no text, which must not end the consumer."""
+    for sources in (frozenset({"orders"}), ["orders"]):
+        assert gap_bump(record, sources) == "changes of an unknown source were lost: the gap record cannot be read"
+
+
+def test_a_gap_of_another_source_or_of_one_table_invalidates_nothing() -> None:
+    """I9"""
+    assert gap_bump(b'{"source":"lines","reason":"expired"}', ["orders"]) is None
+    assert gap_bump(b'{"source":"orders","table":"orders","reason":"altered"}', ["orders"]) is None
+    assert gap_bump(b'{"source":"orders","reason":"expired"}', ["orders"]) == "changes of orders were lost: expired"
