@@ -20,6 +20,7 @@ from relay.cache.entry import UNPLACED, LoadedValue, Tokens, is_fresher
 from relay.cache.keys import key_template, row_keys, text
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
+from relay.mysql_dialect.read_only import is_read_only
 from relay.process.connections import Connections, closed_on_error
 from relay.process.slow_call import call_all
 from relay.records import Shard
@@ -345,7 +346,7 @@ class PrimaryLoader(RowsLoader):
 
     def _require_primary(self, cursor: Any) -> None:
         cursor.execute("SELECT @@global.read_only")
-        if cursor.fetchone()[0]:
+        if is_read_only(cursor.fetchone()[0]):
             raise RelayError("the server used as the primary is read-only: connect to the one that accepts writes")
 
     def _open(self) -> Any:

@@ -18,6 +18,7 @@ from relay.errors import Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.errors import FAULTS, Denied, Interrupted, NotCarried, translated
 from relay.mysql.text_rows import row_packets, values_of
+from relay.mysql_dialect.read_only import is_read_only
 from relay.process.connections import closed_on_error
 from relay.process.service_clock import ServiceClock
 
@@ -245,7 +246,7 @@ class ServerConnection:
     @property
     def read_only(self) -> bool:
         """Whether it was read-only at the last ``refresh``, as replicas usually are."""
-        return _on(self.settings.get("read_only")) or _on(self.settings.get("super_read_only"))
+        return any(is_read_only(self.settings.get(name)) for name in ("read_only", "super_read_only"))
 
     @property
     def logs_cascades(self) -> bool:

@@ -9,8 +9,8 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 
-from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, Outcome, TokenCache, VitessLoader
-from relay.errors import Unavailable
+from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, Outcome, PrimaryLoader, TokenCache, VitessLoader
+from relay.errors import RelayError, Unavailable
 from tests.cache.sources import create_orders
 
 if TYPE_CHECKING:
@@ -181,16 +181,20 @@ def test_errors_of_dynamodb_reach_the_caller(client: DynamoDBClient, stub: Stubb
 
 
 class Driver:
-    """A connection, and its cursor, of a MySQL driver, which keeps the statements."""
+    """A connection, and its cursor, of a MySQL driver, which keeps the statements. ``answer``: the row of a query."""
 
-    def __init__(self) -> None:
+    def __init__(self, *answer: object) -> None:
         self.statements: list[str] = []
+        self.answer = answer
 
     def cursor(self) -> Driver:
         return self
 
     def execute(self, statement: str) -> None:
         self.statements.append(statement)
+
+    def fetchone(self) -> tuple[object, ...]:
+        return self.answer
 
     def close(self) -> None:
         pass
@@ -209,6 +213,22 @@ def test_a_connection_to_vitess_reads_the_primary_and_each_time_in_a_transaction
     loader.load("k", None)
     first = ["USE `commerce@primary`", "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"]
     assert driver.statements == [*first, "BEGIN", "SELECT", "COMMIT", "BEGIN", "SELECT", "COMMIT"]
+
+
+@pytest.mark.parametrize("value", [0, "OFF", "off", b"OFF"])
+def test_a_server_that_says_in_any_form_that_it_accepts_writes_is_read_as_the_primary(value: object) -> None:
+    """MariaDB 12 says it in a text, and earlier servers in a number."""
+    loader = PrimaryLoader(lambda: Driver(value), lambda cursor, keys: [({"id": 7}, b"row")], key="{id}")
+    loaded = loader.load("7", None)
+    assert (loaded.value, loaded.fresher) == (b"row", True)
+
+
+@pytest.mark.parametrize("value", [1, "ON", "NO_LOCK", "NO_LOCK_NO_ADMIN", b"ON", b"NO_LOCK"])
+def test_a_server_that_is_read_only_in_any_form_is_not_read_as_the_primary(value: object) -> None:
+    """I6: it may lag."""
+    loader = PrimaryLoader(lambda: Driver(value), lambda cursor, keys: [({"id": 7}, b"row")], key="{id}")
+    with pytest.raises(RelayError, match="is read-only: connect to the one that accepts writes"):
+        loader.load("7", None)
 
 
 def test_a_row_has_the_key_that_it_renders_however_it_was_asked_for() -> None:

@@ -22,6 +22,7 @@ from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.errors import Denied, Interrupted, NotCarried
+from relay.mysql.roles import Role
 from relay.services.mariadb import PASSWORD, USER, MariaDB
 from tests.certificates import Authority
 from tests.mysql.encoder import event
@@ -58,6 +59,20 @@ class TestAScriptedServer:
         with connected_to(script) as server, closing(server.account.connect()):
             assert len([sql for sql in script.set if "sql_select_limit" in sql]) == 2
             assert len([sql for sql in script.set if "sql_mode = '', sql_quote_show_create = 1" in sql]) == 1
+
+    @pytest.mark.parametrize("name", ["read_only", "super_read_only"])
+    @pytest.mark.parametrize("value", ["0", "OFF", "off", "", 0, b"OFF"])
+    def test_is_a_primary_if_its_setting_is_off(self, name: str, value: Any) -> None:
+        with connected_to(Scripted()) as server:
+            server.settings = {**server.settings, name: value}
+            assert Role(False, server.read_only).is_primary
+
+    @pytest.mark.parametrize("name", ["read_only", "super_read_only"])
+    @pytest.mark.parametrize("value", ["1", "ON", "NO_LOCK", "NO_LOCK_NO_ADMIN"])
+    def test_is_no_primary_in_any_way_to_be_read_only(self, name: str, value: str) -> None:
+        """I1: MariaDB 12 has several, and nobody writes to a server that was fenced so."""
+        with connected_to(Scripted(settings={**SETTINGS, name: value})) as server:
+            assert Role(False, server.read_only).is_unknown
 
     def test_that_has_closed_its_binlog_is_refused(self) -> None:
         """I1: such a server has no status of it."""
