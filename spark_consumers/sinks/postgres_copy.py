@@ -223,6 +223,8 @@ class PostgresTable(TargetTable):
         values = [*parts, *row.values(), *ours.values()]
         inserted = ", ".join((*keys, *row, *ours))
         same = " AND ".join(f"i.{name} = {part}" for name, part in zip(keys, parts, strict=True))
+        on_key = f"ON CONFLICT ({', '.join(keys)}) DO NOTHING"  # I12: another unique index refuses the row
+        after = "(SELECT count(*) FROM updated) >= 0"  # I12: a new row may have a value that an updated row gives up
         # I7: only over the state that was read. `now()` is the start of the transaction.
         return f"""
             WITH updated AS (
@@ -230,8 +232,8 @@ class PostgresTable(TargetTable):
                 WHERE s.existed AND {self._same_key(_staged_part)} AND {unchanged}
                 RETURNING s.n
             ), inserted AS (
-                INSERT INTO {self._table} ({inserted}) SELECT {", ".join(values)} FROM {source} WHERE NOT s.existed
-                ON CONFLICT DO NOTHING RETURNING {", ".join(keys)}
+                INSERT INTO {self._table} ({inserted}) SELECT {", ".join(values)} FROM {source}
+                WHERE NOT s.existed AND {after} {on_key} RETURNING {", ".join(keys)}
             )
             SELECT s.n FROM relay_batch s WHERE NOT CASE WHEN s.existed
                 THEN EXISTS (SELECT FROM updated u WHERE u.n = s.n)

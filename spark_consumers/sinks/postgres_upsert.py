@@ -112,6 +112,7 @@ class NewestInPostgres:
         source = self.source("relay_newest s")
         updates = ", ".join(f"{name} = {value}" for name, value in {**self.row, **more}.items())
         inserted = {**self.keys, **self.row, "_relay_read_as_of": read_as_of}
+        on_key = f"ON CONFLICT ({', '.join(self.keys)}) DO NOTHING"  # I12: another unique index refuses the row
         # I7: only over what is older. The rest is inserted if there is no such row.
         return f"""
             WITH updated AS (
@@ -121,7 +122,7 @@ class NewestInPostgres:
             ), inserted AS (
                 INSERT INTO {self.table} ({", ".join(inserted)}) SELECT {", ".join(inserted.values())} FROM {source}
                 WHERE NOT EXISTS (SELECT FROM updated u WHERE ({_PLACE}) = (u._relay_partition, u._relay_offset))
-                ON CONFLICT DO NOTHING RETURNING 1
+                {on_key} RETURNING 1
             )
             SELECT (SELECT count(*) FROM updated) + (SELECT count(*) FROM inserted)
         """

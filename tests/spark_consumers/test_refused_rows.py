@@ -28,6 +28,8 @@ from spark_consumers.sinks.faults import RowFault, TableFault
 from spark_consumers.sinks.postgres import PostgresDatabase
 from spark_consumers.sinks.postgres_copy import PostgresTable
 from tests.spark_consumers.batches import FOREVER, Batch, Published, change, end_of, layout, mark, read
+from tests.spark_consumers.noted_copy import played
+from tests.spark_consumers.spark_process import SparkProcess
 
 pytestmark = pytest.mark.services
 
@@ -166,6 +168,53 @@ def test_a_row_whose_key_the_table_cannot_have_is_a_gap_of_the_table(copied: Ref
     assert "NUL" in gap.reason or "index row" in gap.reason
     assert not gap.is_repaired_by(Snapshot("s", int(begun) - 1))  # its rows go over nothing that is from `begun`
     assert gap.is_repaired_by(Snapshot("s", int(gap.found_at)))
+
+
+def test_a_row_that_an_index_of_somebody_refuses_is_a_dead_letter_and_the_others_are_written(
+    copied: RefusingCopy,
+) -> None:
+    """I12: it is no conflict with another writer, which would be tried again."""
+    copied.play(ORDERS, order(1, 4, 4))
+    execute(copied.url, "CREATE UNIQUE INDEX one_of_each ON shop._relay_rows_orders (n)")
+    copied.play(ORDERS, order(2, 1, 1), order(3, 2, 2), order(4, 3, 1))
+    ((offset, why),) = copied.refused
+    assert (offset, 'violates unique constraint "one_of_each"' in why) == (4, True)
+    assert copied.rows() == [(1, 1, *WHOLE), (2, 2, *WHOLE), (3, None, *ABSENT), (4, 4, *WHOLE)]
+    copied.play(ORDERS, order(5, 1, None), again(order(4, 3, 1), 6))
+    assert copied.rows() == [(1, None, True, False), (2, 2, *WHOLE), (3, 1, *WHOLE), (4, 4, *WHOLE)]
+
+
+def test_a_row_that_an_index_of_somebody_refuses_is_left_out_of_what_sql_decides(
+    database_url: str, spark_process: SparkProcess
+) -> None:
+    """I12: as above, in Spark."""
+    steps = """
+copy.play(row(4, "d", 0))
+copy.execute("ALTER TABLE ADD CONSTRAINT one_of_each UNIQUE (b)")
+refused = copy.play(row(5, "a", 0), row(6, "b", 0), change(7, ["c"], {"a": "c", "b": 5}))
+found += [refused, copy.rows("orders", "a", "b", "_relay_deleted", "_relay_incomplete"), copy.aside()]
+refused = copy.play(change(8, ["e"], {"a": "e", "b": 6}), row(9, "b", 0))  # the value of `b` is then free
+found += [refused, copy.rows("orders", "a", "b")]
+refused = copy.play(read(10, ["f"], {"a": "f", "b": 9}, 5000), read(11, ["g"], {"a": "g", "b": 11}, 5000))
+found += [refused, copy.rows("orders", "a", "b")[-3:]]
+"""
+    refused, rows, aside, *later = played(spark_process, database_url, "[BY_A]", steps)
+    assert (refused, aside) == ([7], [])
+    assert rows == [["a", 5, *WHOLE], ["b", 6, *WHOLE], ["c", None, *ABSENT], ["d", 4, *WHOLE]]
+    assert later[:2] == [[], [["a", 5], ["b", 9], ["c", None], ["d", 4], ["e", 6]]]
+    assert later[2:] == [[10], [["e", 6], ["f", None], ["g", 11]]], "a row of a snapshot, too"
+
+
+@pytest.mark.parametrize("n", [5, None], ids=["a new value", "a deletion"])
+def test_a_value_that_one_row_gives_up_in_a_batch_may_be_taken_by_a_new_row(
+    copied: RefusingCopy, n: int | None
+) -> None:
+    """I12: in whichever order the batch has them, since they are in two partitions."""
+    copied.play(ORDERS, order(1, 1, 1))
+    execute(copied.url, "CREATE UNIQUE INDEX ON shop._relay_rows_orders (n)")
+    copied.play(ORDERS, order(3, 3, 1), order(2, 1, n, partition=1))
+    assert copied.refused == []
+    assert copied.rows() == [(1, n, n is None, False), (3, 1, *WHOLE)]
 
 
 def test_a_row_of_a_snapshot_that_the_table_refuses_is_not_deleted_at_its_end(copied: RefusingCopy) -> None:
