@@ -19,13 +19,15 @@ from spark_consumers.sinks import columns, postgres, postgres_values, target
 from spark_consumers.sinks.columns import ColumnPlan
 from spark_consumers.sinks.faults import RowFault, TableFault
 from spark_consumers.sinks.postgres import PROPERTIES, Connection, PostgresDatabase, execute, quoted
-from spark_consumers.sinks.postgres_upsert import NewestInPostgres, copied_rows
+from spark_consumers.sinks.postgres_upsert import LEFT_OUT, NewestInPostgres, copied_rows
 from spark_consumers.sinks.postgres_values import OURS, has_nul, kind_of, sql_type, stored_types, text_of, value_of
 from spark_consumers.sinks.postgres_view import TableView
 from spark_consumers.sinks.target import STATE, Key, SelectedRows, TargetTable, Write, Written
 
 _LOCK_TIMEOUT = "5s"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"
+
+_UNCHANGED = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.read{name}" for name in STATE)
 
 _STAGED = {
     "n": "integer",
@@ -160,8 +162,10 @@ class PostgresTable(TargetTable):
                 for row in self._staged(batch, writes):
                     copy.write_row(row)
             execute(connection, "ANALYZE relay_batch")  # else it may read the whole table to find a few rows
-            conflicts = execute(connection, self._statement()).fetchall()
-        return {writes[n].key for (n,) in conflicts}
+            conflicts = [n for (n,) in execute(connection, self._statement()).fetchall()]
+            if conflicts and (same := execute(connection, self._as_before(), [conflicts]).fetchone()):  # I12
+                raise RowFault(f"{self.name}: the row {writes[same[0]].key} is not written: {LEFT_OUT}")
+        return {writes[n].key for n in conflicts}
 
     @property
     def decides_newest(self) -> bool:
@@ -177,7 +181,7 @@ class PostgresTable(TargetTable):
     def write_reads(self, changes: DataFrame, found: TableSummary) -> int:
         rows = self._copied(changes, found, of_snapshots=True)
         with self._locked(writes_rows=True) as connection:
-            return self._newest().write_reads(connection, rows)
+            return self._newest().write_reads(connection, rows, found.reads)
 
     def _newest(self) -> NewestInPostgres:
         row = self._row("NULL::text") | {name: f"s.{name}" for name in target.OF_CHANGE}
@@ -218,7 +222,6 @@ class PostgresTable(TargetTable):
         source = self._with_fields("relay_batch s")
         updates = [f"{name} = CASE WHEN s.keep THEN t.{name} ELSE {value} END" for name, value in row.items()]
         updates += [f"{name} = {value}" for name, value in ours.items()]
-        unchanged = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.read{name}" for name in STATE)
         parts = [value_of(_staged_part(n), column.kind) for n, column in enumerate(self._plan.keys)]
         values = [*parts, *row.values(), *ours.values()]
         inserted = ", ".join((*keys, *row, *ours))
@@ -229,7 +232,7 @@ class PostgresTable(TargetTable):
         return f"""
             WITH updated AS (
                 UPDATE {self._table} t SET {", ".join(updates)} FROM {source}
-                WHERE s.existed AND {self._same_key(_staged_part)} AND {unchanged}
+                WHERE s.existed AND {self._same_key(_staged_part)} AND {_UNCHANGED}
                 RETURNING s.n
             ), inserted AS (
                 INSERT INTO {self._table} ({inserted}) SELECT {", ".join(values)} FROM {source}
@@ -238,6 +241,14 @@ class PostgresTable(TargetTable):
             SELECT s.n FROM relay_batch s WHERE NOT CASE WHEN s.existed
                 THEN EXISTS (SELECT FROM updated u WHERE u.n = s.n)
                 ELSE EXISTS (SELECT FROM inserted i WHERE {same}) END
+        """
+
+    def _as_before(self) -> str:
+        """Return the query for one of the numbers ``$1`` of rows whose state is the one that was read."""
+        return f"""
+            SELECT s.n FROM relay_batch s LEFT JOIN {self._table} t ON {self._same_key(_staged_part)}
+            WHERE s.n = ANY ($1::integer[]) AND s.existed = (t._relay_event_id IS NOT NULL)
+                AND (NOT s.existed OR {_UNCHANGED}) LIMIT 1
         """
 
     def _row(self, unfit: str) -> dict[str, str]:

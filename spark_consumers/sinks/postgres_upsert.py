@@ -15,6 +15,7 @@ from spark_consumers.java_classes import new_instance
 from spark_consumers.plain_items import TableSummary
 from spark_consumers.plain_tokens import PLAIN_END
 from spark_consumers.sinks import postgres
+from spark_consumers.sinks.faults import RowFault
 from spark_consumers.sinks.postgres import Connection, execute
 from spark_consumers.sinks.target import IS_BEHIND, IS_OLDER_THAN_READ, Written
 from spark_consumers.spark_internals import bytes_of
@@ -36,6 +37,9 @@ COPIED_COLUMNS = {
     "as_of": "bigint",
 }
 """What follows the parts of the key in a row, in the order of the rows of `PlainItems`."""
+
+LEFT_OUT = "a trigger leaves it out, or changes its key"
+"""Why the database says that it has not written a row, although nobody else has."""
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)  # no flags, no extension
 _TRAILER = b"\xff\xff"
@@ -82,11 +86,17 @@ class NewestInPostgres:
         )
         return Written.of(found.changes, execute(connection, unwritten).fetchall())
 
-    def write_reads(self, connection: Connection, rows: Iterable[bytes]) -> int:
-        """Write rows of snapshots as `write` writes changes; return how many were written."""
+    def write_reads(self, connection: Connection, rows: Iterable[bytes], reads: int) -> int:
+        """Write so many rows of snapshots as `write` writes changes; return how many were written."""
         self._copy(connection, rows)
         is_older = IS_OLDER_THAN_READ.format(timestamp="(t._relay_token::json ->> 'timestamp')::bigint")
         ((written,),) = execute(connection, self._upsert(is_older, {"_relay_read_as_of": "s.as_of"}, "s.as_of"))
+        left_out = (
+            f"SELECT FROM relay_newest s LEFT JOIN {self.table} t ON {self.same_key}"
+            f" WHERE t._relay_event_id IS NULL OR t._relay_read_as_of <> s.as_of AND {is_older} LIMIT 1"
+        )
+        if written < reads and execute(connection, left_out).fetchall():  # I12
+            raise RowFault(f"a row of a snapshot is not written to {self.table}: {LEFT_OUT}")
         return int(written)
 
     def _copy(self, connection: Connection, rows: Iterable[bytes]) -> None:

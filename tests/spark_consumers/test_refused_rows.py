@@ -242,6 +242,61 @@ def test_many_rows_that_the_table_refuses_are_the_fault_of_the_table(copied: Ref
     assert copied.letters() == []
 
 
+LEAVES_OUT = """
+CREATE FUNCTION shop.leave_out() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RETURN CASE WHEN NEW.COLUMN = 7 THEN NULL ELSE NEW END; END $$;
+CREATE TRIGGER leave_out BEFORE INSERT OR UPDATE ON shop._relay_rows_orders
+    FOR EACH ROW EXECUTE FUNCTION shop.leave_out()
+"""
+
+
+def test_a_row_that_a_trigger_leaves_out_is_a_dead_letter(copied: RefusingCopy) -> None:
+    """I12: it is no conflict with another writer, which would be tried again."""
+    copied.play(ORDERS, order(1, 1, 1))
+    execute(copied.url, LEAVES_OUT.replace("COLUMN", "n"))
+    copied.play(ORDERS, order(2, 1, 7), order(3, 2, 2), order(4, 3, 7))
+    assert [(offset, "a trigger leaves it out" in why) for offset, why in copied.refused] == [(2, True), (4, True)]
+    assert copied.rows() == [(1, 1, *INCOMPLETE), (2, 2, *WHOLE), (3, None, *ABSENT)]
+    assert copied.gaps() == []
+    copied.play(ORDERS, order(5, 1, 5), order(6, 3, 6))
+    assert copied.rows() == [(1, 5, *WHOLE), (2, 2, *WHOLE), (3, 6, *WHOLE)]
+
+
+def test_a_row_whose_key_a_trigger_leaves_out_is_a_gap_of_the_table(copied: RefusingCopy) -> None:
+    """I9"""
+    copied.play(ORDERS, order(1, 1, 1))
+    execute(copied.url, LEAVES_OUT.replace("COLUMN", "id"))
+    copied.play(ORDERS, order(2, 7, 2), order(3, 3, 3))
+    assert copied.letters() == [2]
+    assert copied.rows() == [(1, 1, *WHOLE), (3, 3, *WHOLE)]
+    assert [gap.id for gap in copied.gaps()] == ["refused"]
+
+
+def test_a_row_that_a_trigger_leaves_out_of_what_sql_decides_is_a_dead_letter(
+    database_url: str, spark_process: SparkProcess
+) -> None:
+    """I12: a row of a snapshot, too, whether it is new or not."""
+    steps = f"""
+copy.play(row(1, "a", 0), row(2, "b", 0))
+execute(sys.argv[1], {LEAVES_OUT.replace("COLUMN", "b")!r})
+found.append(copy.play(row(7, "c", 0), row(8, "d", 0)))
+later = [read(10, ["a"], {{"a": "a", "b": 7}}, 5000), read(11, ["e"], {{"a": "e", "b": 7}}, 5000)]
+found.append(copy.play(*later[:1], read(12, ["b"], {{"a": "b", "b": 12}}, 5000)))
+found.append(copy.play(*later[1:], read(13, ["d"], {{"a": "d", "b": 13}}, 5000)))
+found.append(copy.play(read(14, ["b"], {{"a": "b", "b": 14}}, 4000)))  # older than what is stored
+found.append(copy.rows("orders", "a", "b", "_relay_deleted", "_relay_incomplete"))
+"""
+    *refused, rows = played(spark_process, database_url, "[BY_A]", steps)
+    assert refused == [[7], [10], [11], []]
+    assert rows == [
+        ["a", 1, *INCOMPLETE],
+        ["b", 12, *WHOLE],
+        ["c", None, *ABSENT],
+        ["d", 13, *WHOLE],
+        ["e", None, *ABSENT],
+    ]
+
+
 def locked(connection: psycopg.Connection[Any]) -> None:
     connection.execute("LOCK TABLE shop._relay_rows_orders")
 
