@@ -2,7 +2,7 @@
 
 A decoder returns the text to which the server itself converts the bytes: ``tests/mysql_dialect/test_charsets.py``
 compares them. This is on the wire: decoding a byte to another character than before would change keys. Columns may also
-have bytes that are no characters, for which the server shows a question mark: these are `NotText`.
+have bytes that are not characters, for which the server shows a question mark: these are `NotText`.
 """
 
 import codecs

@@ -194,7 +194,7 @@ def test_rows_have_each_key_once_and_none_of_a_column_that_they_lack() -> None:
     "record", [b"not JSON", b"[]", b"{}", b'{"source":["orders"]}', b'{"source":{"name":"orders"},"reason":"expired"}']
 )
 def test_a_gap_whose_record_cannot_be_read_invalidates_the_namespace(record: bytes) -> None:
-    """I9, I12: also one whose source is no text, which must not end the consumer."""
+    """I9, I12: also one whose source is not text, which must not end the consumer."""
     for sources in (frozenset({"orders"}), ["orders"]):
         assert gap_bump(record, sources) == "changes of an unknown source were lost: the gap record cannot be read"
 

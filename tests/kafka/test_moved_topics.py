@@ -113,7 +113,7 @@ def test_workers_with_the_old_and_the_new_route_never_publish_at_the_same_time(r
         old.kill()
 
 
-def test_tables_that_match_a_pattern_keep_their_topics_and_those_left_out_are_no_moves(
+def test_tables_that_match_a_pattern_keep_their_topics_and_those_left_out_are_not_moves(
     kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
 ) -> None:
     """I2"""

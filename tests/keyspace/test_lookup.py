@@ -69,7 +69,7 @@ def test_vtgate_answers_for_any_number_of_values_at_once(filled: Vitess, kind: s
         assert len(vindex.keyspace_ids([*expected, *(f"absent {n}" for n in range(1200))])) == 1200 + len(expected)
 
 
-def test_a_value_that_is_no_text_and_the_text_of_it_have_the_same_keyspace_ids(cluster: Vitess) -> None:
+def test_a_value_that_is_not_text_and_the_text_of_it_have_the_same_keyspace_ids(cluster: Vitess) -> None:
     cluster.execute("insert into of_lookup_unique (id, v) values (77, '77')")
     with closing(lookup(cluster, "by_lookup_unique")) as vindex:
         found = vindex.keyspace_ids([77, "77", b"77"])

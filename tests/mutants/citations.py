@@ -57,7 +57,7 @@ def of_source(source: str, file: str) -> Iterator[Citation]:
 
 
 def _about(lines: list[str], number: int) -> range:
-    while _is_no_code(lines[number - 1]):
+    while _is_not_code(lines[number - 1]):
         number += 1
     end = number
     # The block or the brackets that the line opens end with a line that is not indented more deeply.
@@ -66,7 +66,7 @@ def _about(lines: list[str], number: int) -> range:
     return range(number, end + 1)
 
 
-def _is_no_code(line: str) -> bool:
+def _is_not_code(line: str) -> bool:
     return not line.strip() or line.lstrip().startswith("#")
 
 

@@ -69,7 +69,7 @@ class TestAScriptedServer:
 
     @pytest.mark.parametrize("name", ["read_only", "super_read_only"])
     @pytest.mark.parametrize("value", ["1", "ON", "NO_LOCK", "NO_LOCK_NO_ADMIN"])
-    def test_is_no_primary_in_any_way_to_be_read_only(self, name: str, value: str) -> None:
+    def test_is_not_a_primary_however_it_is_read_only(self, name: str, value: str) -> None:
         """I1: MariaDB 12 has several, and nobody writes to a server that was fenced so."""
         with connected_to(Scripted(settings={**SETTINGS, name: value})) as server:
             assert Role(False, server.read_only).is_unknown

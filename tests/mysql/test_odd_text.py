@@ -1,4 +1,4 @@
-"""Text columns that hold bytes which are no characters, and which the server itself shows as a question mark (I8)."""
+"""Text columns that hold bytes which are not characters, and which the server itself shows as a question mark (I8)."""
 
 from __future__ import annotations
 

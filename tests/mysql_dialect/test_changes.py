@@ -165,7 +165,7 @@ def test_a_key_that_is_null_is_refused_with_its_table_and_columns() -> None:
 ODD = NotText(b"\xa4")
 
 
-def test_a_row_with_bytes_that_are_no_text_is_refused_or_cannot_be_carried() -> None:
+def test_a_row_with_bytes_that_are_not_text_is_refused_or_cannot_be_carried() -> None:
     """I8, I12: before or after the change. The rows before it are published."""
     for before, after in ((None, (2, ODD)), ((2, "a"), (2, ODD)), ((2, ODD), (2, "a")), ((2, ODD), None)):
         _, made, _ = play(

@@ -32,7 +32,7 @@ def hashed(text: bytes) -> str:
     return hmac.digest(SALT.encode(), text, "sha256").hex()
 
 
-def test_bytes_that_are_no_text_are_not_shown() -> None:
+def test_bytes_that_are_not_text_are_not_shown() -> None:
     """Those of a protected column are replaced like any other value."""
     changes = TransactionChanges("s", "s/k/-")
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)

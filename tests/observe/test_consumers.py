@@ -250,7 +250,7 @@ def test_the_memory_of_each_server_of_the_cache_is_shown(observer: ConsumersObse
 def test_a_store_is_bypassed_that_has_not_answered_or_has_had_no_room_for_a_while(
     observer: ConsumersObserver, clock: Clock
 ) -> None:
-    """I10: of one that answers late there is no word."""
+    """I10: nothing is known of one that answers late."""
     store = observer.watches[0].store
     full, evicts = ServerMemory("c:1", 9, 9, "noeviction"), ServerMemory("c:1", 9, 9, "allkeys-lru")
     store.look(RelayError("no answer at redis://me:secret@c:1"))

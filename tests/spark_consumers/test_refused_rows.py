@@ -173,7 +173,7 @@ def test_a_row_whose_key_the_table_cannot_have_is_a_gap_of_the_table(copied: Ref
 def test_a_row_that_an_index_of_somebody_refuses_is_a_dead_letter_and_the_others_are_written(
     copied: RefusingCopy,
 ) -> None:
-    """I12: it is no conflict with another writer, which would be tried again."""
+    """I12: it is not a conflict with another writer, which would be tried again."""
     copied.play(ORDERS, order(1, 4, 4))
     execute(copied.url, "CREATE UNIQUE INDEX one_of_each ON shop._relay_rows_orders (n)")
     copied.play(ORDERS, order(2, 1, 1), order(3, 2, 2), order(4, 3, 1))
@@ -251,7 +251,7 @@ CREATE TRIGGER leave_out BEFORE INSERT OR UPDATE ON shop._relay_rows_orders
 
 
 def test_a_row_that_a_trigger_leaves_out_is_a_dead_letter(copied: RefusingCopy) -> None:
-    """I12: it is no conflict with another writer, which would be tried again."""
+    """I12: it is not a conflict with another writer, which would be tried again."""
     copied.play(ORDERS, order(1, 1, 1))
     execute(copied.url, LEAVES_OUT.replace("COLUMN", "n"))
     copied.play(ORDERS, order(2, 1, 7), order(3, 2, 2), order(4, 3, 7))

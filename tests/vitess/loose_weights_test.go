@@ -125,7 +125,7 @@ func TestLooseWeights(t *testing.T) {
 		if raw > 0xAFFFFFFF && raw <= 0xDFFFFFFF {
 			suffixes(int(raw>>4&0xFFF), int(raw&0xF), nil, func(s string) {
 				if _, n := table.AppendNext(nil, []byte(string(r)+s)); n != len(string(r)+s) {
-					t.Errorf("%x %q is no contraction", r, s)
+					t.Errorf("%x %q is not a contraction", r, s)
 				}
 				fmt.Fprintf(&out, "many %x %s\n", []rune(string(r)+s), elements(string(r)+s))
 				starters = append(starters, string(r)+s)

@@ -1,4 +1,4 @@
-"""Text columns of a keyspace that hold bytes which are no characters, through the complete relay (I8)."""
+"""Text columns of a keyspace that hold bytes which are not characters, through the complete relay (I8)."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_a_uuid_or_address_decodes_to_the_same_bytes_from_select_and_binlog() ->
 
 @pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize(("collation", "kind"), [(25, "varchar(9)"), (45, "text"), (0, "char(4)")])
-def test_bytes_that_are_no_text_are_kept_as_such(collation: int, kind: str, copied: bool) -> None:
+def test_bytes_that_are_not_text_are_kept_as_such(collation: int, kind: str, copied: bool) -> None:
     """I8: from the binlog and from a copy. `relay.mysql_dialect` decides what becomes of the row."""
     event = pb.FieldEvent(table_name="t", fields=[_ID, pb.Field(name="v", charset=collation, column_type=kind)])
     found = decoder(event, layout, copied=copied)

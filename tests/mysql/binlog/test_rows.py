@@ -118,7 +118,7 @@ def test_a_truncated_event_is_refused(data: st.DataObject, cases: list[Case]) ->
             decoder.inserts(body[:cut], start, cut)
 
 
-def test_bytes_that_are_no_text_are_kept_as_such() -> None:
+def test_bytes_that_are_not_text_are_kept_as_such() -> None:
     """I8: `relay.mysql_dialect` decides what becomes of the row."""
     columns = [("id", fixed("i", 3)), ("name", text(50, UTF8MB4).type), ("note", text(50, UTF8MB4).type)]
     decoder = RowDecoder(parse(table_map(7, "shop", "orders", columns)[8:], is_mariadb=False))
