@@ -274,11 +274,9 @@ class Config(ConfigModel):
         for table in (each for each in self.tables if self.topic(each) in self._shared):
             other = first.setdefault(self.topic(table), table)
             both = self.topic_settings_of(table), self.topic_settings_of(other)
-            for name in both[0].keys() | both[1].keys():
-                found = [each[name] for each in both if name in each]
-                if len({value for _, value in found}) > 1 or len(found) == 1:  # I8
-                    problem = f"tables {other!r} and {table!r} share topic {self.topic(table)!r}, so `{name}` must be "
-                    yield max(place for place, _ in found), f"{problem}the same for both"
+            for name in topic_routes.different_settings(*both):  # I8
+                problem = f"tables {other!r} and {table!r} share topic {self.topic(table)!r}, so `{name}` must be "
+                yield max(each[name][0] for each in both if name in each), f"{problem}the same for both"
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
         if (cache := self.cache) is None:

@@ -136,7 +136,7 @@ class TopicClaims:
         topic, place = self.topic(table), (source, table)
         owner = self._owners.setdefault(topic_key(topic), place)  # in one step, because several threads may claim it
         if owner[0] and self._have_common(topic, table, owner[1]):
-            if differing := self._differing_settings(table, owner[1]):  # I8
+            if differing := different_settings(self.settings(table), self.settings(owner[1])):  # I8
                 self.is_contested = True
                 same = f"so `{min(differing)}` must be the same for both"
                 return f"it shares its topic {topic!r} with table {owner[1]} of source {owner[0]}, {same}"
@@ -155,10 +155,11 @@ class TopicClaims:
         """Whether the config gives all ``tables`` the same ``topic``, whatever their names."""
         return all(is_common(self.topics, each) and self.topic(each) == topic for each in tables)  # I8
 
-    def _differing_settings(self, *tables: str) -> set[str]:
-        """Return the settings of topics that two ``tables`` do not have in common."""
-        said = [{(name, value) for name, (_, value) in self.settings(each).items()} for each in tables]
-        return {name for name, _ in said[0] ^ said[1]}
+
+def different_settings(*said: Mapping[str, tuple[Location, str]]) -> set[str]:
+    """Return the names of the settings that the topics of two tables do not have in common."""
+    first, second = ({(name, value) for name, (_, value) in each.items()} for each in said)
+    return {name for name, _ in first ^ second}
 
 
 def topic_key(topic: str) -> str:
