@@ -182,9 +182,10 @@ class Runner:
                     self._ids = self.group.topic_ids()
                 start = self._start()
                 self.consumer.begin(session, start)
+                begins_at = start.resume
                 if start.removed or holes(start.first, start.resume) or start.resume.keys() - start.first.keys():
                     self.checkpoint.begin_anew(start.first)  # I6, I10: Spark only continues at its own offsets
-                begins_at = self.checkpoint.resume()
+                    begins_at = start.first
                 break
             except (Unavailable, PySparkException, Py4JError, OSError) as error:
                 self._retry_later(error, error)
