@@ -31,9 +31,17 @@ def spark_of_delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkPr
 
 
 @pytest.fixture
-def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
-    """The topics of a relay, whose consumers run in that Spark."""
-    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+def topic(
+    tmp_path: Path,
+    kafka: Any,
+    redis_server: Any,
+    unique: str,
+    spark_process: SparkProcess,
+    request: pytest.FixtureRequest,
+) -> Topic:
+    """The topics of a relay, whose consumers run in that Spark; the parameter: their partitions, if not two."""
+    partitions = getattr(request, "param", 2)
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process, partitions=partitions)
 
 
 @pytest.fixture

@@ -60,22 +60,22 @@ def test_undecodable_records_become_dead_letters_and_invalidate_the_namespace(to
     assert [cache.version(f"c{number}") for number in range(3)] == [1, 1, 1]
 
 
+# A truncation is in each partition, and they may be read one after the other.
+@pytest.mark.parametrize("topic", [1], indirect=True)
 @pytest.mark.parametrize("what", ["truncation", "gap"])
 def test_what_says_not_which_rows_have_changed_invalidates_the_namespace(topic: Topic, cache: Cache, what: str) -> None:
     """I6, I9"""
     topic.publish([change("c0", 1)])
     cache.consume()
     assert cache.is_invalidated()
-    partitions = 1
     if what == "truncation":
         topic.publish([truncation(2)])
-        partitions = 2  # it is in each, and they may be read one after the other
     else:
         producer = Producer(topic.config.kafka.client())
         gap = {"id": "g1", "source": "orders", "reason": "binlog purged"}
         producer.produce(topic.config.internal("gaps"), json.dumps(gap).encode(), b"g1")
         assert producer.flush(30) == 0
-    assert 1 <= cache.consume()["bumps"] <= partitions
+    assert cache.consume()["bumps"] == 1
     assert cache.is_invalidated()
 
 
