@@ -108,7 +108,8 @@ class TableConsumer(Consumer):
     def begin(self, session: SparkSession, start: Start) -> None:
         applied = None
         if self.notes is not NOT_KNOWN:
-            left = {topic: start.resume[topic] for topic in start.resume.keys() - {*self.topics}}  # I1: by other tables
+            gone = start.resume.keys() - {*self.topics}  # I1: topics of tables that have left the config
+            left = {topic: start.resume[topic] for topic in gone}
             applied = {**start.first, **left, **self.notes.applied(session)}
         lacking = start.lacking(self.name, applied)
         if lacking:

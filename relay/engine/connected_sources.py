@@ -42,7 +42,7 @@ class ConnectedSources:
         self._clock = clock
         # By source, an attempt that is under way, or that has ended but was not looked at yet.
         self._calls: dict[str, SlowCall[tuple[StreamId, Source]]] = {}
-        self._entries: dict[str, SourceConfig] = {}  # those of the attempts
+        self._entries: dict[str, SourceConfig] = {}  # by source, the entry of its last attempt
         self._failures = Counter[str]()
         # The sources that the last worker read, and the time from which it ends even if attempts are under way.
         self._read: Set[str] = frozenset()

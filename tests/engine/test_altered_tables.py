@@ -10,6 +10,7 @@ import pytest
 from relay.change import AlteredTable, SchemaChange, StatementText
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Aborted, Fenced
+from relay.reading.reader_pool import OpenShard
 from relay.records import Shard, SnapshotRequest
 from relay.source import Page
 from relay.token import EventToken
@@ -143,15 +144,21 @@ def test_after_its_snapshot_the_next_statement_about_a_table_is_its_first() -> N
     assert noted(bench) == [("t", 2), ("t", 4)]
 
 
-@pytest.mark.parametrize("is_shown", [False, True])
-def test_of_several_statements_in_one_transaction_the_first_and_the_last_stay_noted(is_shown: bool) -> None:
-    """I11: beside those of the transactions before, whether the view shows these or not."""
+def noted_once(is_shown: bool) -> tuple[Bench, OpenShard]:
+    """Return a bench whose first statement about ``t`` is noted, and its shard. ``is_shown``: in the view, too."""
     bench = Bench()
     shard = bench.shard()
     bench.publishing.page(shard, statement(1, unseen=["t"]))
     bench.publishing.commit()
     if is_shown:
         bench.show()
+    return bench, shard
+
+
+@pytest.mark.parametrize("is_shown", [False, True])
+def test_of_several_statements_in_one_transaction_the_first_and_the_last_stay_noted(is_shown: bool) -> None:
+    """I11: beside those of the transactions before, whether the view shows these or not."""
+    bench, shard = noted_once(is_shown)
     for number in (2, 3, 4):
         bench.publishing.page(shard, statement(number, unseen=["t"]))
     bench.publishing.commit()
@@ -163,12 +170,7 @@ def test_a_table_that_is_dropped_and_made_again_in_one_transaction_has_a_first_s
     is_shown: bool,
 ) -> None:
     """I12: the first says since when copies differ."""
-    bench = Bench()
-    shard = bench.shard()
-    bench.publishing.page(shard, statement(1, unseen=["t"]))
-    bench.publishing.commit()
-    if is_shown:
-        bench.show()
+    bench, shard = noted_once(is_shown)
     bench.publishing.page(shard, statement(2, "DROP", of("t")))
     for number in (3, 4, 5):
         bench.publishing.page(shard, statement(number, unseen=["t"]))
