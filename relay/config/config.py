@@ -106,8 +106,8 @@ class Config(ConfigModel):
         # The model is frozen. From here on, each DynamoDB source has one table, or tags that find its tables.
         object.__setattr__(self, "sources", [source for sources in split for source in sources])
         self._shared = self._find_shared()
-        refuse(self._problems())
         self._claims = TopicClaims(self.name, self.topics, tuple(self.own_topics.values()), self.topic_settings_of)
+        refuse(self._problems())
         for source in self.sources:
             source.share(self._claims)
         self.claim(())
@@ -237,8 +237,9 @@ class Config(ConfigModel):
         tables = list(dict.fromkeys(self.tables))
         if self.names_tables:  # otherwise checked once the tables are known
             routed = () if isinstance(self.topics, str) else self.topics
-            yield from topic_routes.unknown_tables("topics", routed, tables)
-            yield from topic_routes.unknown_tables("topic_settings", self.topic_settings or (), tables)
+            known = [*tables, *self._claims.refused]  # I12: a table without its topic is left out, not unknown
+            yield from topic_routes.unknown_tables("topics", routed, known)
+            yield from topic_routes.unknown_tables("topic_settings", self.topic_settings or (), known)
         shared = {table for table in tables if self.topic(table) in self._shared}
         yield from contradictions(self.topic_settings or {}, self.tables, shared)
         # Kafka itself refuses two topics that differ only in dots and underscores.

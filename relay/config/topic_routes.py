@@ -121,6 +121,7 @@ class TopicClaims:
     is_contested: bool = field(default=False, compare=False)  # whether a table lacks its topic, which another has
     # By the topic's name as Kafka compares it. The relay's own topics have no source.
     _owners: dict[str, Place] = field(default_factory=dict, compare=False, repr=False)
+    refused: set[str] = field(default_factory=set, compare=False, repr=False)  # the tables that lack their topic
     # By table, of those whose topic others may have, too.
     _sources: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -130,6 +131,7 @@ class TopicClaims:
         for table in tables:
             self.refusal(*table)
         self.is_contested = False
+        self.refused.clear()
 
     def refusal(self, source: str, table: str) -> str:
         """Claim the topic of a table. Return "" if the table has it now, otherwise whose topic it is."""
@@ -138,12 +140,14 @@ class TopicClaims:
         if owner[0] and self._have_common(topic, table, owner[1]):
             if differing := different_settings(self.settings(table), self.settings(owner[1])):  # I8
                 self.is_contested = True
+                self.refused.add(table)
                 same = f"so `{min(differing)}` must be the same for both"
                 return f"it shares its topic {topic!r} with table {owner[1]} of source {owner[0]}, {same}"
             owner = self._sources.setdefault(table, source), table
         if owner == place:  # I8
             return ""
         self.is_contested |= bool(owner[0])
+        self.refused.add(table)
         of = f"the topic of table {owner[1]} of source {owner[0]}" if owner[0] else "one of the relay's own"
         return f"its topic would be {topic!r}, which is {of}"
 

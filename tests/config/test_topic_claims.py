@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from relay.config import Config
+from relay.errors import ConfigError
 
 DATABASE = {"type": "mysql", "shards": {"-": ["db:3306"]}}
 
@@ -66,6 +69,19 @@ def test_a_table_that_appears_without_a_setting_is_left_out_of_the_topic_of_one_
         assert not source.without_topic("audit_a")
         assert f"so `{setting}` must be the same for both" in source.without_topic("audit_b")
         assert config.claims.is_contested
+
+
+def test_a_setting_of_a_table_that_is_left_out_of_its_topic_names_no_unknown_table() -> None:
+    """I12: whoever starts the relay has to read why the table is left out."""
+    there = ["audit_a", "audit_b"]
+
+    def found(**settings: object) -> list[str]:
+        config = config_of({}, topic_settings=settings, **{"audit_*": "audit"})
+        return list(config.with_tables(lambda entry: [each for each in there if not entry.without_topic(each)]).tables)
+
+    assert found(audit_b={"partitions": 3}) == ["audit_a"]
+    with pytest.raises(ConfigError, match="no source reads table 'audit_x'; did you mean"):
+        found(audit_b={"partitions": 3}, audit_x={"partitions": 3})
 
 
 def test_named_tables_come_first_then_those_that_were_relayed_before() -> None:
